@@ -77,6 +77,8 @@ wheelhouse:
 	$(PYTHON) constraints/stand_ins.py $(CONSTRAINTS) $(NEW)/without $(subst $(comma), ,$(WITHOUT))
 	$(PYTHON) -m pip download --quiet -d $(NEW) -c $(CONSTRAINTS) --python-version $(FOR) \
 	  --only-binary=:all: hatchling editables '.[$(EXTRAS)]' $$(find $(NEW)/without -name '*.whl')
+	@# calib itself, for containers/
+	$(PYTHON) -m pip wheel --quiet --no-deps -w $(NEW) .
 	@cd $(NEW)/without && for made in *.whl; do rm -f "../$$made"; done
 	@mv $(NEW)/*.whl $(WHEELS) && rm -r $(NEW) && du -sh $(WHEELS)
 

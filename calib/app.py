@@ -49,6 +49,7 @@ VERBS = {
     "calibrate": "Run the whole way, from doctor and probe to train and report.",
     "nightly": "Check, train, score, record: is all as it was calibrated?",
     "sbatch": "Write a Slurm script that runs another verb on whole nodes.",
+    "kube": "Write a Kubernetes MPIJob that runs another verb.",
 }
 USER_ERROR = 2
 INTERRUPTED = 130

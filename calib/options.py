@@ -42,7 +42,7 @@ Libraries = Annotated[
 Launcher = Annotated[
     str,
     typer.Option(
-        help="How ranks are started: local, slurm, or a template such as "
+        help="How ranks are started: local, slurm, slurm-pmix, or a template such as "
         "'mpiexec -n {n} -hosts a,b'."
     ),
 ]

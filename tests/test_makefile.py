@@ -129,18 +129,29 @@ def test_constraints_pin_and_each_pins_more_than_the_cpu_s(name: str) -> None:
 
 
 WHEEL = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-# the build back end of a project that is only ever asked what it requires
+# the build back end of a project: what it requires, and an empty wheel of it
 BACK_END = """
 from pathlib import Path
+from zipfile import ZipFile
+
+METADATA = (
+    "Metadata-Version: 2.1\\nName: some\\nVersion: 1\\nProvides-Extra: test\\n"
+    "Requires-Dist: outer\\nRequires-Dist: inner; extra == 'test'\\n"
+)
+WHEEL = "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
 
 def prepare_metadata_for_build_wheel(folder, config_settings=None):
     made = Path(folder, "some-1.dist-info")
     made.mkdir()
-    (made / "METADATA").write_text(
-        "Metadata-Version: 2.1\\nName: some\\nVersion: 1\\nProvides-Extra: test\\n"
-        "Requires-Dist: outer\\nRequires-Dist: inner; extra == 'test'\\n"
-    )
+    (made / "METADATA").write_text(METADATA)
     return made.name
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name = "some-1-py3-none-any.whl"
+    with ZipFile(Path(folder, name), "w") as made:
+        for file, text in (("METADATA", METADATA), ("WHEEL", WHEEL), ("RECORD", "")):
+            made.writestr(f"some-1.dist-info/{file}", text)
+    return name
 """
 
 
@@ -194,10 +205,10 @@ def test_a_wheelhouse_lacks_what_the_site_has_and_what_only_that_needs(here: Pat
     said = run_make(here, "wheelhouse", *choices, "WITHOUT=big-torch,cupy", **offline(index))
     assert "cupy is not needed here anyway" in said
     found = {path.name.split("-")[0] for path in (here / "wheels").iterdir()}
-    assert found == {"hatchling", "editables", "outer", "inner", "shared"}
+    assert found == {"hatchling", "editables", "outer", "inner", "shared", "some"}
     assert not (here / "wheels.new").exists()
     run_make(here, "wheelhouse", *choices, "WHEELS=all", **offline(index))
-    assert len(list((here / "all").iterdir())) == 7
+    assert len(list((here / "all").iterdir())) == 8
 
 
 def test_a_set_up_from_a_folder_takes_what_the_site_has(here: Path) -> None:

@@ -7,6 +7,7 @@ import os
 from calib.foundation.errors import MachineError
 from calib.foundation.names import DeviceName
 from calib.microbench.doctor import torch_cuda
+from calib.microbench.machine.launchers import by_slurm
 from calib.microbench.machine.placement import distinct_cores, usable_cores
 from calib.microbench.probe import read_gpus
 
@@ -36,7 +37,7 @@ def require_device(device: str, launcher: str) -> None:
 
 def default_ranks(launcher: str = "local", device: str = "cpu") -> int:
     """A rank for each GPU or physical core of this process; under Slurm the allocation's tasks."""
-    tasks = os.environ.get("SLURM_NTASKS", "") if launcher == "slurm" else ""
+    tasks = os.environ.get("SLURM_NTASKS", "") if by_slurm(launcher) else ""
     if tasks.isdecimal() and int(tasks):
         return int(tasks)
     return max(1, visible_gpus() if device == "cuda" else len(distinct_cores(usable_cores())))
@@ -45,6 +46,6 @@ def default_ranks(launcher: str = "local", device: str = "cpu") -> int:
 def ranks_per_node(launcher: str, device: str = "cpu") -> int:
     """Ranks of a launch on one node: under Slurm those of the allocation, else `default_ranks`."""
     tasks, nodes = (os.environ.get(f"SLURM_{name}", "") for name in ("NTASKS", "NNODES"))
-    if launcher == "slurm" and tasks.isdecimal() and nodes.isdecimal() and int(nodes):
+    if by_slurm(launcher) and tasks.isdecimal() and nodes.isdecimal() and int(nodes):
         return max(1, int(tasks) // int(nodes))
     return default_ranks(device=device)

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,13 @@ from calib.foundation.errors import (
 )
 from calib.foundation.file_system import look_afresh
 from calib.foundation.files import ensure_directory, open_own
-from calib.microbench.machine.launchers import RANK_VARIABLES, SET_VARIABLE, launch_line, launched
+from calib.microbench.machine.launchers import (
+    RANK_VARIABLES,
+    SET_VARIABLE,
+    launch_line,
+    launched,
+    passing_on,
+)
 from calib.microbench.timing.watchdog import HANG_VARIABLE
 
 if TYPE_CHECKING:  # it imports NumPy, which every verb would pay for
@@ -36,6 +43,7 @@ if TYPE_CHECKING:  # it imports NumPy, which every verb would pay for
 
 EVENTS_VARIABLE = "CALIB_EVENTS"
 RANKS_VARIABLE = "CALIB_RANKS"
+COMMAND_VARIABLE = "CALIB_COMMAND"
 # scikit-learn sets these when it is imported, as for a fit; a plain program does not have them
 OF_SCIKIT_LEARN = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
 STOP_SECONDS = 3.0
@@ -69,7 +77,7 @@ def speaks() -> bool:
 
 
 def join_ranks() -> MpiCommunicator:
-    """The communicator of all ranks of this launch.
+    """The communicator of all ranks of this launch; the driver is told where each is.
 
     Raises MachineError when MPI sees another number of ranks than the driver started: then mpiexec and
     the library that mpi4py loads are of different MPIs, and every rank believes it is alone.
@@ -85,6 +93,9 @@ def join_ranks() -> MpiCommunicator:
             f"{library_version()} (loaded by mpi4py) are of different MPIs; use one of them for "
             "both (MPI=system, MPI4PY_LIBMPI)"
         )
+    if driven():
+        here = {"rank": communicator.rank, "pid": os.getpid(), "host": socket.gethostname()}
+        _write_event({"event": "here", **here})
     return communicator
 
 
@@ -206,15 +217,21 @@ def run_ranks(
     def left() -> str:
         return going_on if isinstance(going_on, str) else going_on()
 
-    line = [*launch_line(launcher, ranks), sys.executable, "-m", "calib", *arguments]
     variables = variables or {}
+    ours = {
+        **variables,
+        EVENTS_VARIABLE: "1",
+        "PYTHONUNBUFFERED": "1",
+        SET_VARIABLE: " ".join(variables),
+        RANKS_VARIABLE: str(ranks),
+        COMMAND_VARIABLE: "",
+        **({} if hang_s is None else {HANG_VARIABLE: str(hang_s)}),
+    }
+    started = passing_on(launch_line(launcher, ranks), ours)
+    line = [*started, sys.executable, "-m", "calib", *arguments]
+    ours[COMMAND_VARIABLE] = " ".join(line)
     inherited = {k: v for k, v in os.environ.items() if OF_SCIKIT_LEARN.get(k) != v}
-    environment = {**inherited, **variables, EVENTS_VARIABLE: "1", "PYTHONUNBUFFERED": "1"}
-    environment[SET_VARIABLE] = " ".join(variables)
-    environment[RANKS_VARIABLE] = str(ranks)
-    environment["CALIB_COMMAND"] = " ".join(line)
-    if hang_s is not None:
-        environment[HANG_VARIABLE] = str(hang_s)
+    environment = {**inherited, **ours}
     ensure_directory(log.parent)
     with os.fdopen(open_own(log, append=True), "ab", buffering=0) as errors:
         try:

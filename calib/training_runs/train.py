@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from calib.driver.defaults import default_ranks
 from calib.driver.listen import RankEvent
-from calib.driver.ranks import RanksEnded, emit, join_ranks, run_ranks
+from calib.driver.ranks import RanksEnded, join_ranks, run_ranks
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.garbage import loaded
 from calib.foundation.run_files import LOG_FILE
@@ -159,12 +157,4 @@ def _are(communicator: MpiCommunicator, p: int) -> MpiCommunicator:
     """The ranks, which must be p; each says where it is."""
     if communicator.size != p:
         raise InputError(f"-p {p}, but the launcher started {communicator.size} ranks")
-    emit(
-        {
-            "event": "here",
-            "rank": communicator.rank,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-        }
-    )
     return communicator

@@ -77,7 +77,10 @@ calibrate: --output --quick --models --strategies --batch-per-rank --ranks --lau
     --precision --iterations --device --libraries --execution --env --name --seed --json
 nightly: --calibration --plan --output --iterations --check-budget --ranks --launcher --name
     --seed --hang-seconds --least-accuracy --history --since --baseline --accept --night --json
-sbatch: --output --nodes --ranks-per-node --time --partition --account --gpus-per-node
+sbatch: --output --nodes --ranks-per-node --time --partition --account --gpus-per-node --array
+    --requeue --pmi
+kube: --output --nodes --ranks-per-node --gpus-per-node --resource --time --image --claim
+    --job-name
 """
 OPTIONS = {
     verb: set(words.split())
@@ -90,7 +93,7 @@ HEAVY = set(words_of("torch mpi4py scipy pyarrow plotly pandas numpy jinja2 psut
 
 # verbs of one look at a file or a table of predictions: they start in a moment
 LIGHT = set(
-    words_of("env show check parameters schema collective predict sweep search model sbatch")
+    words_of("env show check parameters schema collective predict sweep search model sbatch kube")
 )
 # what verbs that measure, fit or report import as a matter of course; scikit-learn imports pandas
 NUMERIC = {"numpy", "scipy", "pyarrow", "psutil", "sqlalchemy", "pandas"}

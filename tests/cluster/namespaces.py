@@ -45,11 +45,11 @@ PAYLOAD = 1448 / 1514
 
 LAUNCH_SCRIPT = """\
 #!/bin/sh
-# what mpiexec calls to start its proxy: HOST COMMAND...
+# what mpiexec and mpirun call to start their proxies: HOST COMMAND, a line for a shell as ssh takes
 host=$1
 shift
 first="{first}"
-exec $first ip netns exec {prefix}$host unshare --uts --mount sh -c "{before}hostname $host; exec $*"
+exec $first ip netns exec {prefix}$host unshare --uts --mount sh -c "{before}hostname $host; $*"
 """
 # ranks before all other processes of the machine, where that is allowed
 FIRST = "$(chrt --rr 1 true 2> /dev/null && echo chrt --rr 1)"
@@ -117,7 +117,7 @@ class NamespaceCluster:
                 (folder / f"boot-{host}").write_text(f"{uuid.uuid4()}\n")
         self.prefix = f"{PREFIX}{os.getpid()}-{own}"
         self.switch = self.prefix + "switch"
-        self._script = folder / "launch.sh"
+        self.script = folder / "launch.sh"
 
     def __enter__(self) -> NamespaceCluster:
         if os.geteuid() != 0:
@@ -135,16 +135,16 @@ class NamespaceCluster:
         return self
 
     def _build(self) -> None:
-        self._script.write_text(
+        self.script.write_text(
             LAUNCH_SCRIPT.format(prefix=self.prefix, before=self._before, first=self._first)
         )
-        self._script.chmod(0o755)
+        self.script.chmod(0o755)
         _command("ip", "netns", "add", self.switch)
         _command("ip", "-n", self.switch, "link", "set", "lo", "up")
         _command("ip", "-n", self.switch, "link", "add", "name", "bridge", "type", "bridge")
         _command("ip", "-n", self.switch, "addr", "add", "10.0.0.254/24", "dev", "bridge")
         _command("ip", "-n", self.switch, "link", "set", "bridge", "up")
-        for number, host in enumerate(self.hosts, start=1):
+        for host in self.hosts:
             name = self.prefix + host
             _command("ip", "netns", "add", name)
             _command(
@@ -164,11 +164,15 @@ class NamespaceCluster:
                 name,
             )
             _command("ip", "-n", self.switch, "link", "set", host, "master", "bridge", "up")
-            _command("ip", "-n", name, "addr", "add", f"10.0.0.{number}/24", "dev", "eth0")
+            _command("ip", "-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
             _command("ip", "-n", name, "link", "set", "eth0", "up")
             _command("ip", "-n", name, "link", "set", "lo", "up")
             choose = "echo reno > /proc/sys/net/ipv4/tcp_congestion_control"
             _command("ip", "netns", "exec", name, "sh", "-c", choose)
+
+    def address(self, host: str) -> str:
+        """The IP address of a host."""
+        return f"10.0.0.{self.hosts.index(host) + 1}"
 
     def set_rate(self, megabits: float, hosts: Sequence[str] | None = None) -> None:
         """Limit both directions of hosts' links to so many 1e6 bits of Ethernet frames a second."""
@@ -202,7 +206,7 @@ class NamespaceCluster:
                     "-launcher",
                     "rsh",
                     "-launcher-exec",
-                    str(self._script),
+                    str(self.script),
                     "-hosts",
                     ",".join(hosts),
                     "-n",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import calib.microbench.machine.launchers
 from calib.foundation.errors import InputError, MachineError
-from calib.microbench.machine.launchers import find_mpiexec, launch_line
+from calib.microbench.machine.launchers import find_mpiexec, launch_line, passing_on
 
 
 @pytest.fixture
@@ -27,7 +27,8 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> None:
     ("profile", "words"),
     [
         ("local", ["/opt/mpiexec", "-n", "3"]),
-        ("slurm", ["/opt/srun", "--mpi=pmi2", "-K", "-n", "3"]),
+        ("slurm", ["/opt/srun", "--mpi=pmi2", "-K", "-I30", "-n", "3"]),
+        ("slurm-pmix", ["/opt/srun", "--mpi=pmix", "-K", "-I30", "-n", "3"]),
         ("mpiexec -n {n} -hosts a,b", ["/opt/mpiexec", "-n", "3", "-hosts", "a,b"]),
         ("srun -n{n} --ntasks={n}", ["/opt/srun", "-n3", "--ntasks=3"]),
         ("'my launcher' --np \"{n} ranks\"", ["/opt/my launcher", "--np", "3 ranks"]),
@@ -45,7 +46,7 @@ def test_words(profile: str, words: list[str]) -> None:
 
 @pytest.mark.parametrize("profile", ["pbs", "mpiexec -n 2", "", "{}", "{m}", "Local"])
 def test_unknown_profiles_are_refused(profile: str) -> None:
-    with pytest.raises(InputError, match="neither one of local, slurm nor a template"):
+    with pytest.raises(InputError, match="neither one of local, slurm, slurm-pmix nor a template"):
         launch_line(profile, 2)
 
 
@@ -106,3 +107,30 @@ def test_mpiexec_beside_python_comes_first(tmp_path: Path, monkeypatch: pytest.M
     beside.unlink()
     on_path.unlink()
     assert find_mpiexec() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "added"),
+    [
+        ("mpirun", "mpirun (Open MPI) 4.1.4", True),
+        ("mpiexec", "mpiexec (Open MPI) 5.0.5", True),
+        ("mpirun.openmpi", "mpirun.openmpi (OpenRTE) 4.1.4", True),
+        ("mpiexec", "HYDRA build details:", False),
+        ("srun", "Open MPI", False),
+    ],
+)
+def test_open_mpi_is_told_which_variables_to_pass_on(
+    name: str, version: str, added: bool, tmp_path: Path
+) -> None:
+    """Its words as Debian's 4.1.4 says them; also where another program starts it."""
+    program = tmp_path / name
+    program.write_text(f"#!/bin/sh\necho '{version}'\n")
+    program.chmod(0o755)
+    line = ["nice", "-n", "1", str(program), "--host", "a,b", "-n", "2"]
+    more = ["-x", "A", "-x", "B"] if added else []
+    assert passing_on(line, ["A", "B"]) == [*line[:4], *more, *line[4:]]
+
+
+def test_a_program_that_says_nothing_is_not_open_mpi(tmp_path: Path) -> None:
+    line = [str(tmp_path / "mpirun"), "-n", "2"]
+    assert passing_on(line, ["A"]) == line
