@@ -68,8 +68,8 @@ def only_driver(run: Path) -> Iterator[int]:
 
 def _is_measuring(holder: str, run: Path) -> InputError:
     return InputError(
-        f"another calib ({holder or 'not known'}) is measuring in {run}; wait for it, stop it, or choose "
-        "another -o"
+        f"another calib ({holder or 'not known'}) is measuring in {run}; wait for it, stop it, or "
+        "choose another -o"
     )
 
 
