@@ -47,7 +47,7 @@ def only_driver(run: Path) -> Iterator[int]:
     with _opened(run / DRIVER_LOCK) as driver, _opened(run / RANKS_LOCK) as ranks:
         holder = _holder(driver)
         if not taken(driver):
-            raise _is_measuring(holder, run)
+            raise _is_measuring(_holder(driver), run)
         if not taken(ranks, ORPHANS_SECONDS):
             raise InputError(
                 f"ranks of a killed calib ({holder}) are still at work in {run}; end them first"
@@ -68,7 +68,8 @@ def only_driver(run: Path) -> Iterator[int]:
 
 def _is_measuring(holder: str, run: Path) -> InputError:
     return InputError(
-        f"another calib ({holder}) is measuring in {run}; wait for it, stop it, or choose another -o"
+        f"another calib ({holder or 'not known'}) is measuring in {run}; wait for it, stop it, or "
+        "choose another -o"
     )
 
 
