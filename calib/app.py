@@ -25,7 +25,7 @@ VERBS = {
     "probe": "Write cluster.json: hosts, devices, levels, links, versions.",
     "plan": "List what measuring would time, for how long and what for.",
     "measure": "Time collectives, layers, updates and packing.",
-    "cluster": "Find what of a cluster is not like the others: devices, nodes, links.",
+    "cluster": "Find which device, node or link of a cluster is slow.",
     "import": "Import logs of nccl-tests, rccl-tests, OSU and IMB, or tables.",
     "compare": "Compare two runs of one plan, median by median.",
     "fit": "Fit parameters.json from the samples of runs.",

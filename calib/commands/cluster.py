@@ -1,4 +1,4 @@
-"""Find what of a cluster is not like the others: devices, nodes, links.
+"""Find which device, node or link of a cluster is slow.
 
 Example: calib cluster check --launcher slurm
 """
@@ -43,7 +43,7 @@ app = new_app()
 
 @app.callback()
 def of_cluster() -> None:
-    """Find what of a cluster is not like the others: devices, nodes, links."""
+    """Find which device, node or link of a cluster is slow."""
 
 
 @app.command("check")

@@ -36,6 +36,7 @@ plan: --plan --models --strategies -p --ranks --batch-per-rank --batch --segment
     --output --cases --json
 measure: --output --plan --resume --models --batch-per-rank -p --ranks --launcher --budget
     --device --execution --env --seed --quick --hang-seconds --json
+cluster:
 import: --output --operation --ranks --nodes --device-name --library --cluster --name
     --algorithm --protocol --size-unit --time-unit --keep-going --json
 compare: --across --output --json

@@ -26,6 +26,7 @@ from tests.calib.nightly_runs import (
 from tests.calib.running import refused
 from tests.helpers.filled import filled
 from tests.helpers.rows import sample, write_rows
+from tests.microbench.importers.pair_logs import write_pairs
 from tests.oracle.handmade import mlp
 from tests.reports import past_records
 
@@ -33,11 +34,14 @@ from calib.commands.schema import command, write_all
 from calib.export.about import about
 from calib.export.exporting import request_of
 from calib.export.target import Collapse, Exported
+from calib.fitting.outliers.check import check
+from calib.fitting.outliers.logs import peers_of_logs
 from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
 from calib.fitting.parameters.measured_passes import measured_passes
 from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.foundation import files
 from calib.foundation.errors import CalibError, FileError
+from calib.importing.logs import read_runs
 from calib.microbench.disturbers import watch
 from calib.microbench.doctor import clocks, cores, timer
 from calib.microbench.records.cluster import Cluster
@@ -185,6 +189,10 @@ def made(home: Path) -> Iterator[tuple[str, list[Any]]]:
     lines = point.path(run).read_text().splitlines()
     of_history = history()
     yield "cluster", [read(run / "cluster.json")]
+    slow = lambda one, other: 2.0 if "n1" in (one, other) else 1.0  # noqa: E731
+    pairs = write_pairs(home / "pairs", 4, slow, failing=("n0 n2",))
+    found = check(peers_of_logs(read_runs([pairs]), "made"))
+    yield "cluster-check", [found.model_dump(mode="json")]
     yield "request", [tomllib.loads((run / "plan.toml").read_text()), {"p": [2], "budget_s": "10m"}]
     yield "plan", [json.loads(few.model_dump_json())]
     yield "manifest", [read(home / "manifest.json")]
@@ -350,7 +358,7 @@ def test_the_verb(tmp_path: Path) -> None:
 
 def test_a_name_that_is_none(tmp_path: Path) -> None:
     said = refused(calib(tmp_path, "schema", "nights"))
-    assert said.startswith("there is no record 'nights'; known: cluster, request, plan, ")
+    assert said.startswith("there is no record 'nights'; known: cluster, cluster-check, request, ")
 
 
 @pytest.mark.parametrize(
