@@ -335,6 +335,10 @@ def _unjudged(peers: PeerTimes, comparisons: Sequence[Comparison]) -> list[str]:
     """What has no like to be compared with."""
     alone = dict.fromkeys((of.scope, of.what) for of in comparisons if len(of.sizes) == 1)
     notes = [f"{what}: one {scope} alone, compared with no other" for scope, what in alone]
+    notes += [
+        f"{host} was disturbed ({', '.join(by)}): small differences cannot be told from that"
+        for host, by in peers.disturbed.items()
+    ]
     larger = sum(scope_of(time) is None for time in peers.times)
     if larger:
         notes.append(f"{larger} times are of more than two nodes at once, which name nobody")

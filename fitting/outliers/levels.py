@@ -33,13 +33,13 @@ class Level:
         return self.log + max(math.log(least), SIGMAS * self.sigma)
 
 
-def good_level(logs: Sequence[float], noise: float = 0.0) -> Level:
+def good_level(logs: Sequence[float], noise: float = 0.0, few: float = FEW) -> Level:
     """The level of the good ones among log seconds of equal work.
 
     Times fall into levels where neighbours are further apart than LEVEL_GAP, or 4 times their `noise`
-    (the standard deviation of one, in logs). Good is the fastest level that enough of them share: more
-    than half may be slow, as all pairs of a slow node are, but nothing makes a link faster than it is.
-    Its spread is 1.4826 MAD. Raises ValueError without a time.
+    (the standard deviation of one, in logs). Good is the fastest level that enough of them share, `few`:
+    more than half may be slow, as all pairs of a slow node are, but nothing makes a link faster than it
+    is. Its spread is 1.4826 MAD. Raises ValueError without a time.
     """
     ordered = np.sort(np.asarray(logs, dtype=float))
     gaps = np.diff(ordered)
@@ -49,7 +49,7 @@ def good_level(logs: Sequence[float], noise: float = 0.0) -> Level:
     for part, above in zip(parts, [*parts[1:], None], strict=True):
         share = len(part) / len(ordered)
         apart = math.inf if above is None else float(above[0] - part[-1])
-        if share >= FEW or (share >= LEAST_SHARE and apart > math.log(APART)):
+        if share >= few or (few == FEW and share >= LEAST_SHARE and apart > math.log(APART)):
             chosen = part
             break
     return _level(chosen, noise)

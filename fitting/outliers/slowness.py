@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from calib.fitting.outliers.levels import Level, good_level, visits_noise
+from calib.fitting.outliers.levels import FEW, Level, good_level, visits_noise
 from calib.foundation.statistics import median
 from calib.microbench.records.peers import PeerTime
 
@@ -17,8 +17,13 @@ Scope = Literal["device", "node", "pair"]
 Kind = Literal["time", "start-up"]
 # a size is large where time grows with it: by this power at least
 LARGE_POWER = 0.5
+MOST_OF_START_UP = (
+    8192  # B: no larger a message takes long for its bytes, whatever sizes lie around it
+)
 # what is less is not worth a name, however sure it is; start-ups also vary with who wakes up when
 LEAST_SLOWDOWN: dict[Kind, float] = {"time": 1.10, "start-up": 1.5}
+# of the units, how many share what is good; start-ups differ by cores and switches, too
+SHARED_BY: dict[Kind, float] = {"time": FEW, "start-up": 0.5}
 
 Unit = tuple[str, ...]  # the places that worked together, sorted
 
@@ -89,24 +94,25 @@ def _kinds(
     scope: Scope, sizes: Mapping[int, Sequence[PeerTime]]
 ) -> dict[Kind, dict[int, Sequence[PeerTime]]]:
     """The sizes at which time grows with the bytes, and those at which it does not."""
-    if scope == "device" or len(sizes) == 1:
+    if scope == "device":
         return {"time": dict(sizes)}
     ordered = sorted(sizes)
     base = {size: _base(sizes[size]).log for size in ordered}
-    large: dict[int, Sequence[PeerTime]] = {ordered[-1]: sizes[ordered[-1]]}
-    small: dict[int, Sequence[PeerTime]] = {}
+    first = ordered[-1]  # of the large ones
     for size, above in zip(reversed(ordered[:-1]), reversed(ordered[1:]), strict=True):
-        grows = size > 0 and base[above] - base[size] > LARGE_POWER * math.log(above / size)
-        if grows and not small:
-            large[size] = sizes[size]
-        else:
-            small[size] = sizes[size]
-    return {"time": large, "start-up": small} if small else {"time": large}
+        if base[above] - base[size] <= LARGE_POWER * math.log(above / max(size, 1)):
+            break
+        first = size
+    found: dict[Kind, dict[int, Sequence[PeerTime]]] = {"time": {}, "start-up": {}}
+    for size in ordered:
+        is_large = size >= first and (size > MOST_OF_START_UP or len(ordered) == 1)
+        found["time" if is_large else "start-up"][size] = sizes[size]
+    return {kind: of for kind, of in found.items() if of}
 
 
 def _base(times: Sequence[PeerTime], kind: Kind = "time") -> Level:
     noise = visits_noise([time.seconds for time in times])
-    return good_level([_log(time, kind) for time in times], noise)
+    return good_level([_log(time, kind) for time in times], noise, SHARED_BY[kind])
 
 
 def _log(time: PeerTime, kind: Kind) -> float:
@@ -127,5 +133,5 @@ def _comparison(
         for time in sizes[nbytes]:
             each[unit_of(time)].append(_log(time, kind) - level.log)
             last[unit_of(time)] = time
-    good = good_level(list(map(median, each.values())), noise)
+    good = good_level(list(map(median, each.values())), noise, SHARED_BY[kind])
     return Comparison(scope, what, kind, each, good, base_s * math.exp(good.log), last)

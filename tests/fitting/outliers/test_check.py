@@ -185,6 +185,21 @@ def test_large_and_small_sizes_are_compared_apart() -> None:
     assert {level.aspect for level in found.levels} == {"time", "start-up"}
 
 
+def test_a_small_size_far_below_the_large_one_is_a_start_up() -> None:
+    """As a check times them: 8 B, whose luck must not make the large one uncertain."""
+    large = made(4, node(["n02"], 2.0)).times
+    small = [
+        time.model_copy(update={"nbytes": 8, "seconds": [n * 10e-6 for n in (1, 4, 9)]})
+        for time in large
+    ]
+    found = check(_peers([*large, *small]))
+    assert [(level.nbytes, level.aspect) for level in found.levels] == [
+        (1 << 20, "time"),
+        (8, "start-up"),
+    ]
+    assert named(found) == [("node", "n02")]
+
+
 @settings(max_examples=10)
 @given(st.permutations(range(15)), st.floats(1e-3, 1e3))
 def test_neither_order_nor_unit_matters(order: list[int], scale: float) -> None:
