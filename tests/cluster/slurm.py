@@ -78,14 +78,14 @@ class SlurmCluster:
     """slurmctld and one slurmd for each host of a NamespaceCluster. A context manager.
 
     Raises CannotBuild where a program is missing or a daemon does not start; stops and removes all at
-    the end. Each host is a machine of its own to the ranks. Slurm gives a node up that is
-    silent for `dead_s` seconds (its own default), and requeues the job.
+    the end. Each host is a machine of its own to the ranks. Slurm gives a node up that
+    is silent for `dead_s` seconds (by default its own default), and requeues the job.
     """
 
     def __init__(self, hosts: NamespaceCluster, dead_s: int = 300) -> None:
         self._hosts, self._dead_s = hosts, dead_s
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        self.folder = Path()
+        self.folder = TEMPORARY / "not made yet"
 
     def __enter__(self) -> SlurmCluster:
         missing = [name for name in PROGRAMS if not _found(name)]
@@ -115,7 +115,7 @@ class SlurmCluster:
             controller=CONTROLLER, folder=self.folder, nodes=nodes, dead_s=self._dead_s
         )
         (self.folder / "slurm.conf").write_text(text)
-        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=autodetect\nCgroupAutomount=no\n")
         (self.folder / "mpi.conf").write_text(f"PMIxCliTmpDirBase={self.folder}/tmp\n")
         for name in ("state", "tmp"):
             (self.folder / name).mkdir()

@@ -44,7 +44,7 @@ trap 'rm -f "$PBS_NODEFILE"' EXIT
 {python} -m calib measure -o run --resume --launcher \\
   "mpiexec -rmk user -launcher rsh -launcher-exec {start} -iface eth0 -f $PBS_NODEFILE -n {{n}}"
 """
-KEPT = "interrupted; finished cases are kept; `calib measure -o run --resume` goes on"
+KEPT = "finished cases are kept; `calib measure -o run --resume` goes on"
 
 
 @pytest.fixture(scope="module")
@@ -132,21 +132,23 @@ def test_a_calibration_to_the_report(slurm: SlurmCluster, tmp_path: Path) -> Non
 
 def test_a_time_limit_loses_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    write_plan(run, budget_s=80)
+    write_plan(run, budget_s=240, launches=4)  # 60 s and more, as cases end early
     words = ["--nodes", "2", "--time", "1", "--", "measure", "-o", "run", "--resume"]
     script = scripted(tmp_path, *words)
     whole = script.read_text()
     # a minute is the shortest limit that Slurm has, and looked at twice a minute
     script.write_text(whole.replace("set -euo", "sleep 40; set -euo"))
     job = submit(slurm, script)
-    assert slurm.wait(job, PATIENCE_S) == "TIMEOUT"
-    assert log_of(tmp_path, "measure", job).splitlines()[-1] == f"calib: error: {KEPT}"
+    # FAILED: between two launches calib hears from srun first that the job is over
+    assert slurm.wait(job, PATIENCE_S) in ("TIMEOUT", "FAILED")
+    said = log_of(tmp_path, "measure", job).splitlines()[-1]
+    assert said.startswith("calib: error: ") and said.endswith(KEPT)
     kept = rows_of(run)
-    assert kept and len(cases_done(run)) < 24
-    script.write_text(whole)
+    assert kept and len(cases_done(run)) < 48
+    script.write_text(whole.replace("--time=1\n", "--time=10\n"))
     job = submit(slurm, script)
     assert slurm.wait(job, PATIENCE_S) == "COMPLETED", log_of(tmp_path, "measure", job)
-    assert kept < rows_of(run) and len(cases_done(run)) == 24
+    assert kept < rows_of(run) and len(cases_done(run)) == 48
 
 
 def test_a_requeue_goes_on(slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ def test_a_requeue_goes_on(slurm: SlurmCluster, tmp_path: Path) -> None:
     kept = rows_of(run)
     assert slurm.wait(job, PATIENCE_S) == "COMPLETED", log_of(tmp_path, "measure", job)
     said = log_of(tmp_path, "measure", job)
-    assert said.count(KEPT) == 1 and "DUE TO JOB REQUEUE" in said
+    assert said.count(f"calib: error: interrupted; {KEPT}") == 1
     assert "Restarts=1" in slurm.command("scontrol", "show", "job", job)
     assert kept < rows_of(run) and len(cases_done(run)) == 24
 
@@ -188,14 +190,15 @@ def test_a_node_that_dies(slurm: SlurmCluster, tmp_path: Path) -> None:
     last = nodes_of(slurm, job)[-1]
     wait_for_cases(run, 2)
     slurm.kill_node(last)
-    try:
-        assert slurm.wait(job, PATIENCE_S) == "FAILED", log_of(tmp_path, "measure", job)
+    try:  # completing: Slurm waits for what the dead node ran
+        slurm.wait(job, PATIENCE_S, ["COMPLETING", *OVER])
     finally:
         slurm.start_node(last)
+    assert slurm.wait(job, PATIENCE_S) == "FAILED", log_of(tmp_path, "measure", job)
     assert "ExitCode=2:0" in slurm.command("scontrol", "show", "job", job)
     said = log_of(tmp_path, "measure", job)
     assert said.splitlines()[-1].startswith("calib: error: ")
-    assert said.splitlines()[-1].endswith("`calib measure -o run --resume` goes on")
+    assert said.splitlines()[-1].endswith(KEPT)
     kept = rows_of(run)
     assert kept
     job = submit(slurm, script)
