@@ -191,10 +191,11 @@ class PeerCheck:
     def _repeated(
         self, call: Callable[[], Any], budget_s: float, calls: int, sends: bool
     ) -> list[float]:
-        """The mean seconds of a call on each rank: what an iteration, which is a sum, loses too.
+        """The typical seconds of a call on each rank.
 
-        Half of the short calls beside a busy process run as if it were not there. Of a start-up the
-        median: what else runs delays few of them by much.
+        Of a device the mean: half of the short calls beside a busy process run as if it were not there,
+        and an iteration, which is a sum, loses what the others lose. Of messages the median: a network
+        holds few of them up by much.
         """
         beat()
         queues = self.communicator.queues
@@ -204,7 +205,7 @@ class PeerCheck:
         result = repeat(self.control, block, budget_s, TARGET, calls)
         rows = result.ranks[""][result.warmup :]
         self._look()
-        typical = median if budget_s == SMALL_S else fmean
+        typical = median if sends else fmean
         return [typical(list(of)) for of in zip(*rows, strict=True)]
 
     def _look(self) -> None:
