@@ -21,6 +21,7 @@ class DeviceWork:
     call: Callable[[], Any]
     flops: float = 0.0
     nbytes: int = 0
+    halves: int = 1  # how many messages of so many bytes a call sends, one after another
 
 
 @dataclass(frozen=True)

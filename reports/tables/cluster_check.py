@@ -16,7 +16,7 @@ WORKS = {
     MEMORY: "memory",
     CONVOLUTION: "convolution",
     TO_DEVICE: "copy to the device",
-    "p2p_both": "exchange",
+    "p2p": "message",
     "sendrecv": "send and receive",
     "all_to_all": "all-to-all",
     "reduce_scatter": "reduce-scatter",
