@@ -118,6 +118,10 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     notes += mended
     used, unlike = without_outliers(used, whole(measured).racks)
     notes += unlike
+    notes += [
+        f"measured with {name}, which is not like the others: what all ranks do together waits for it"
+        for name in dict.fromkeys(name for run in measured for name in run.unlike)
+    ]
     if not len(used):
         raise InputError(
             "no rows to fit: "

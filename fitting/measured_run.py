@@ -6,9 +6,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from calib.fitting.outliers.check import ClusterCheck
 from calib.foundation.errors import FileError
 from calib.foundation.files import sha256_of
-from calib.foundation.run_files import CLUSTER_FILE, SAMPLES_FILE
+from calib.foundation.run_files import CLUSTER_CHECK_FILE, CLUSTER_FILE, SAMPLES_FILE
 from calib.microbench.cases import Case, Plan, read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
@@ -25,6 +26,7 @@ class MeasuredRun:
     cluster: Cluster
     manifest: Manifest
     sha256: str
+    unlike: tuple[str, ...] = ()  # who of its nodes is not like the others
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -47,4 +49,12 @@ def read_run(run: Path) -> MeasuredRun:
         cluster=Cluster.read(run / CLUSTER_FILE),
         manifest=manifest,
         sha256=sha256_of(run / SAMPLES_FILE),
+        unlike=_unlike(run / CLUSTER_CHECK_FILE),
     )
+
+
+def _unlike(path: Path) -> tuple[str, ...]:
+    """The culprits of a run's check, if there was one."""
+    if not path.exists():
+        return ()
+    return tuple(f"{each.kind} {each.name}" for each in ClusterCheck.read(path).culprits)

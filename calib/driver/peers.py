@@ -65,7 +65,8 @@ def time_peers(
     Interrupted
         By the user.
     """
-    with TemporaryDirectory(prefix="calib-") as made, Bar("check", 1) as bar:
+    # here, not in /tmp: rank 0 may be on another node
+    with TemporaryDirectory(prefix=".calib-check-", dir=Path.cwd()) as made, Bar("check", 1) as bar:
         place_of = Path(made) if log is None else log.parent
         path = place_of / PEERS_FILE
         arguments = ["cluster", "check", "-o", str(path.absolute()), "--device", device]

@@ -203,8 +203,11 @@ def _slow(of: Comparison, blamed: Blamed) -> Symptom:
     logs = [log - of.good.log for unit in blamed.slow for log in of.sizes[unit]]
     middle, off = median(logs), 2.0 * of.good.sigma / math.sqrt(len(logs))
     low, high = quantile(logs, 0.025) - off, quantile(logs, 0.975) + off
-    times = [of.base_s * math.exp(of.sizes[unit][-1] - of.good.log) for unit in blamed.slow]
-    example = of.largest[blamed.slow[0]]
+    # of runs that broke off, sizes are missing
+    largest = max(time.nbytes for time in of.largest.values())
+    whole = [u for u in blamed.slow if of.largest[u].nbytes == largest] or list(blamed.slow)
+    times = [of.base_s * math.exp(of.sizes[unit][-1] - of.good.log) for unit in whole]
+    example = of.largest[whole[0]]
     return Symptom(
         scope=of.scope,
         what=of.what,

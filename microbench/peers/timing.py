@@ -22,7 +22,7 @@ from calib.microbench.machine.placement import Placement
 from calib.microbench.peers.rounds import Pair, Round
 from calib.microbench.peers.work import DeviceWork, works_of
 from calib.microbench.records.peers import PeerTime
-from calib.microbench.timing.repeat import repeat
+from calib.microbench.timing.repeat import TimedBlock, repeat
 from calib.microbench.timing.stretches import CallStretch, TimedCalls, host_block, nothing
 from calib.microbench.timing.timer import Timer
 from calib.microbench.timing.watchdog import beat
@@ -165,7 +165,7 @@ class PeerCheck:
         if not pairs:
             return MOST_BYTES // 4 if self.device.kind != "cpu" else 4 * FIRST_BYTES
         while nbytes < MOST_BYTES:
-            rows = self._repeated(self._there_and_back(groups, nbytes), 0.0, 1, sends=True)
+            rows = self._once(self._there_and_back(groups, nbytes), sends=True)
             slowest = [max(rows[rank] for rank in group) / 2 for group in groups]
             if median(slowest) > LONG_S:
                 break
@@ -180,7 +180,7 @@ class PeerCheck:
         sends: bool = False,
     ) -> None:
         """Time a kind of work of all groups at once; adds a time to each of them."""
-        once = self._repeated(work.call, 0.0, 1, sends)
+        once = self._once(work.call, sends)
         calls = int(max(self.control.allgather_object(self.timer.calls_for(max(once)))))
         rows = self._repeated(work.call, budget_s, calls, sends)
         for group in groups:
@@ -198,6 +198,20 @@ class PeerCheck:
             more = [*known.seconds, *new.seconds] if known else new.seconds
             self.times[key] = new.model_copy(update={"seconds": more})
 
+    def _once(self, call: Callable[[], Any], sends: bool) -> list[float]:
+        """Seconds of a call on each rank, the second one: the first may make a connection."""
+        block = self._block(call, 1, sends)
+        block(1)
+        mine = block(1).seconds[""][0]
+        return [float(each) for each in self.control.allgather_object(mine)]
+
+    def _block(self, call: Callable[[], Any], calls: int, sends: bool) -> TimedBlock:
+        """What times so many calls in a row, all ranks at once."""
+        queues = self.communicator.queues
+        lead = self.communicator.meet if sends and queues else nothing
+        what = TimedCalls(self.control, "check", [CallStretch({"": call})], calls, lead=lead)
+        return self.device.timed(what) if queues or not sends else host_block(what)
+
     def _repeated(
         self, call: Callable[[], Any], budget_s: float, calls: int, sends: bool
     ) -> list[float]:
@@ -208,11 +222,7 @@ class PeerCheck:
         holds few of them up by much.
         """
         beat()
-        queues = self.communicator.queues
-        lead = self.communicator.meet if sends and queues else nothing
-        what = TimedCalls(self.control, "check", [CallStretch({"": call})], calls, lead=lead)
-        block = self.device.timed(what) if queues or not sends else host_block(what)
-        result = repeat(self.control, block, budget_s, TARGET, calls)
+        result = repeat(self.control, self._block(call, calls, sends), budget_s, TARGET, calls)
         rows = result.ranks[""][result.warmup :]
         self._look()
         typical = median if sends else fmean

@@ -82,7 +82,7 @@ def settings_lines(of: ClusterCheck) -> list[str]:
 
 
 def symptom_words(of: Symptom) -> str:
-    """`exchange at 11.7 GB/s, others 22.9: 1.96 times [1.90, 2.02] as long, 15 of 15 pairs slow`."""
+    """`message at 11.7 GB/s, others 22.9: 1.96 times [1.90, 2.02] as long, 15 of 15 pairs slow`."""
     name = work_words(of.what)
     units = f"{of.slow} of {of.units}" if of.units > 1 else ""
     if of.slowdown is None or of.seconds is None or of.usual is None:

@@ -57,7 +57,7 @@ def made(
             seconds = USUAL_S * slow(*places) * np.exp(noise * random.standard_normal(visits))
             times.append(
                 PeerTime(
-                    what="p2p_both",
+                    what="p2p",
                     places=places,
                     nbytes=1 << 20,
                     groups=hosts // 2 * rails,

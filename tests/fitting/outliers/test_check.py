@@ -163,7 +163,7 @@ def test_a_passing_disturbance_is_over_when_it_is_timed_again() -> None:
 def test_one_pair_has_no_like_and_a_note_says_so() -> None:
     found = check(made(2))
     assert found.culprits == [] and [level.units for level in found.levels] == [1]
-    assert found.notes == ["p2p_both: one pair alone, compared with no other"]
+    assert found.notes == ["p2p: one pair alone, compared with no other"]
 
 
 def test_large_and_small_sizes_are_compared_apart() -> None:

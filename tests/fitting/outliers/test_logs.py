@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.fitting.outliers.clusters import made, node
 from tests.helpers.published import DATA, needs_data
 from tests.microbench.importers.logs import imported, start
 from tests.microbench.importers.pair_logs import (
@@ -18,6 +19,7 @@ from tests.microbench.importers.pair_logs import (
 from calib.fitting.fit import fit_runs
 from calib.fitting.outliers.check import check
 from calib.fitting.outliers.logs import peers_of_logs, peers_of_samples
+from calib.foundation.run_files import CLUSTER_CHECK_FILE
 from calib.importing.logs import read_runs
 from calib.microbench.importers.machine import cluster_of, write_run
 from calib.microbench.importers.table import rows_of
@@ -85,6 +87,20 @@ def test_a_fit_of_pairs_does_not_average_over_a_culprit(tmp_path: Path, bad: str
     name = "node n2" if bad == "node" else "pair n1/1b:00 and n2/43:00"
     [note] = [note for note in parameters.provenance.notes if "left out" in note]
     assert name in note
+
+
+def test_a_fit_says_who_was_among_the_ranks_that_it_is_of(tmp_path: Path) -> None:
+    """A run that was checked has its check beside the samples: all ranks waited for the culprit."""
+    found = read_runs([write_pairs(tmp_path / "logs", 4, lambda a, b: 1.0)])
+    write_run(tmp_path / "run", [], found, cluster_of(found, "made"), "0")
+    manifest = tmp_path / "run" / "manifest.json"
+    manifest.write_text(
+        manifest.read_text().replace('"imported": []', '"imported": [' + RECORD + "]")
+    )
+    assert fit_runs([tmp_path / "run"]).provenance.notes == []
+    check(made(4, node(["n02"], 2.0))).write(tmp_path / "run" / CLUSTER_CHECK_FILE)
+    [note] = fit_runs([tmp_path / "run"]).provenance.notes
+    assert note.startswith("measured with node n02, which is not like the others")
 
 
 RECORD = (
