@@ -18,6 +18,10 @@ from calib.microbench.records.parts import consolidate
 
 PROGRAM = Path(__file__).with_name("program.py")
 TIMEOUT_S = 180
+# of minutes each, on machines that have Slurm or Open MPI
+minutes = pytest.mark.skipif(
+    "CALIB_LONG_TESTS" not in os.environ, reason="takes minutes; CALIB_LONG_TESTS=1 runs it"
+)
 
 Launch = Callable[..., Path]
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cluster.conftest import minutes
 from tests.cluster.namespaces import HOSTS, NamespaceCluster
 
 import calib as calib_package
@@ -28,6 +29,7 @@ exec env -i HOME=/root PATH="$PATH" MPI4PY_LIBMPI={library} PYTHONPATH={package}
 """
 
 
+@minutes
 def test_ranks_on_other_hosts_know_what_they_were_started_for(
     cluster: NamespaceCluster, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from time import monotonic, sleep
 
 import pytest
 from tests.calib.inside import calib
+from tests.cluster.conftest import minutes
 from tests.cluster.namespaces import ENVIRONMENT, CannotBuild, NamespaceCluster
 from tests.cluster.slurm import OVER, SlurmCluster
 from tests.helpers.rows import rows_in
@@ -115,6 +116,7 @@ def rows_of(run: Path) -> set[tuple[str, int, int, float]]:
     return {(row.case_id, row.launch, row.repetition, row.seconds) for row in rows_in(run)}
 
 
+@minutes
 def test_a_calibration_to_the_report(slurm: SlurmCluster, tmp_path: Path) -> None:
     # a precision that is always reached: two launches are made, the fewest that there are
     options = words_of("--quick --models lenet5 --budget 12s --precision 99% --iterations 6")
@@ -130,6 +132,7 @@ def test_a_calibration_to_the_report(slurm: SlurmCluster, tmp_path: Path) -> Non
     assert {(x.ranks, x.nodes, x.level) for x in found} == {(2, 2, "system")}
 
 
+@minutes
 def test_a_time_limit_loses_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
     run = tmp_path / "run"
     write_plan(run, budget_s=240, launches=4)  # 60 s and more, as cases end early
@@ -180,6 +183,7 @@ def test_each_task_of_an_array_has_nodes_of_its_own(slurm: SlurmCluster, tmp_pat
     assert found[0].fingerprint == found[1].fingerprint
 
 
+@minutes
 def test_a_node_that_dies(slurm: SlurmCluster, tmp_path: Path) -> None:
     """One line and exit code 2, long before Slurm gives the node up; the rest is measured elsewhere."""
     run = tmp_path / "run"
