@@ -103,6 +103,14 @@ def check_cluster(
     check_targets({"-o": output, "--junit": junit, "--page": page, "--hosts": hosts}, *(logs or []))
     if from_logs != bool(logs):
         raise InputError("--logs takes the logs behind it, as --logs logs/*.txt; without it none")
+    asked = None
+    if model is not None:  # mistakes are said before anything is timed
+        chosen, known, template = (
+            spec(model),
+            parameters_of(parameters, ()),
+            DivisionTemplate(strategy),
+        )
+        asked = chosen, known, template, batch_of(chosen, batch_per_rank)
     if logs:
         peers = peers_of_logs(read_runs(logs), "logs")
         if not peers.times:
@@ -112,16 +120,14 @@ def check_cluster(
         require_device(device, launcher)
         count = ranks or default_ranks(launcher, device)
         found = check_ranks(launcher, count, device, library, quick)
-    costs = []
-    if model is not None:
-        chosen, known = spec(model), parameters_of(parameters, ())
-        count = p or len({place for time in found.peers.times for place in time.places})
-        each = batch_of(chosen, batch_per_rank)
-        template = DivisionTemplate(strategy)
-        division = template.division(count, count * each, known.ranks_per_node, chosen)
-        costs = cost_lines(costs_of(found, chosen, division, known), chosen, division)
     if output is not None:
         found.write(output)
+    costs = []
+    if asked is not None:
+        chosen, known, template, each = asked
+        count = p or len({place for time in found.peers.times for place in time.places})
+        division = template.division(count, count * each, known.ranks_per_node, chosen)
+        costs = cost_lines(costs_of(found, chosen, division, known), chosen, division)
     if junit is not None:
         # late: what writes XML or draws a page takes longer to import than the lines to print
         from calib.reports.writers.junit import cluster_junit

@@ -66,9 +66,9 @@ def time_peers(
         By the user.
     """
     # here, not in /tmp: rank 0 may be on another node
-    with TemporaryDirectory(prefix=".calib-check-", dir=Path.cwd()) as made, Bar("check", 1) as bar:
-        place_of = Path(made) if log is None else log.parent
-        path = place_of / PEERS_FILE
+    here = Path.cwd() if log is None else log.parent
+    with TemporaryDirectory(prefix=".calib-check-", dir=here) as made, Bar("check", 1) as bar:
+        path = Path(made) / PEERS_FILE
         arguments = ["cluster", "check", "-o", str(path.absolute()), "--device", device]
         arguments += ["--library", library] if library else []
         arguments += ["--quick"] if quick else []
@@ -93,7 +93,7 @@ def time_peers(
                 raise
             ended = f"{error.reason}, in {doing}"
         if not path.exists():
-            raise FileError(f"{path} was not written: is {place_of} on all nodes?")
+            raise FileError(f"{path} was not written: is {here} on all nodes?")
         return read_record(PeerTimes, path, "times of peers"), ended
 
 

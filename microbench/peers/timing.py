@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from calib.foundation.errors import MeasurementError
 from calib.foundation.garbage import loaded
 from calib.foundation.layers import ITEM_BYTES
 from calib.foundation.statistics import median
@@ -27,6 +26,7 @@ from calib.microbench.timing.stretches import CallStretch, TimedCalls, host_bloc
 from calib.microbench.timing.timer import Timer
 from calib.microbench.timing.watchdog import beat
 
+WRONG = "what was received is not what was sent"
 PAIR = "p2p"  # there and back: both ways of a link, one after the other
 NODE = "allreduce"
 SMALL_BYTES, FIRST_BYTES, MOST_BYTES = 8, 256 * 2**10, 256 * 2**20
@@ -53,7 +53,6 @@ class PeerCheck:
     timer: Timer
     times: dict[Key, PeerTime] = field(default_factory=dict)
     large_bytes: int = 0
-    _partners: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.ranks_of: dict[str, list[int]] = defaultdict(list)
@@ -98,21 +97,19 @@ class PeerCheck:
         connect, and by luck (MPICH over TCP: 98 or 195 ms, of a pair always the same).
         """
         groups = self._groups(of)
+        wrong = self._wrong(groups)
+        for group in wrong:
+            places = [self.places[rank] for rank in group]
+            failed = PeerTime(what=PAIR, places=places, nbytes=0, seconds=[], failed=WRONG)
+            self.times[PAIR, 0, tuple(places)] = failed
+        groups = [group for group in groups if group not in wrong]
         if not groups:
             return
-        if wrong := self._wrong(groups):
-            raise MeasurementError(f"{wrong}: what was received is not what was sent")
         if not self.large_bytes:
             self.large_bytes = self._large(groups, pairs=True)
         for nbytes, seconds in ((SMALL_BYTES, SMALL_S), (self.large_bytes, LARGE_S)):
             work = DeviceWork(PAIR, self._there_and_back(groups, nbytes), nbytes=nbytes, halves=2)
             self._visit(work, groups, seconds, sends=True)
-
-    def visits(self, pair: Pair) -> int:
-        """How often two nodes were timed together."""
-        places = [self.places[rank] for rank in self._groups([pair])[0]]
-        known = self.times.get((PAIR, self.large_bytes, tuple(places)))
-        return len(known.seconds) if known else 0
 
     def _groups(self, of: Iterable[Pair]) -> list[tuple[int, ...]]:
         return [
@@ -142,8 +139,8 @@ class PeerCheck:
 
         return call
 
-    def _wrong(self, groups: Sequence[Sequence[int]]) -> str:
-        """The places of a pair that receives something else than what was sent; "" of none.
+    def _wrong(self, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """The pairs that receive something else than what was sent: they have no time.
 
         Its first message also makes the connection.
         """
@@ -156,8 +153,7 @@ class PeerCheck:
             comm.exchange([(outgoing, partner)], [(incoming, partner)])
             right = bool((comm.read(incoming) == pattern(partner, items)).all())
         found = self.control.allgather_object(right)
-        bad = [pair for pair in groups if not all(found[rank] for rank in pair)]
-        return " and ".join(self.places[rank] for rank in bad[0]) if bad else ""
+        return [pair for pair in groups if not all(found[rank] for rank in pair)]
 
     def _large(self, groups: Sequence[Sequence[int]], pairs: bool = False) -> int:
         """A size at which half of the groups take LONG_S; of nodes' own collectives MOST_BYTES / 4."""

@@ -88,6 +88,8 @@ def test_nothing_is_named_of_good_pairs(tmp_path: Path) -> None:
         ("--logs unnamed.txt", "names the hosts"),
         ("--logs words.txt", "not a log that this program reads"),
         ("--logs logs -o logs", "is a directory"),
+        ("--logs logs --model nosuch", "unknown model 'nosuch'"),
+        ("--model resnet50 --parameters none.json", "none.json"),
         ("--logs logs -o x --junit x", "name the same file"),
     ],
 )
