@@ -302,6 +302,7 @@ def _collective(row: CsvRow, fit: CollectiveFit) -> Rows:
     yield from line.fields(fit, "alpha_s", "beta_s_per_byte", "intercept_s", "slope_s_per_byte")
     yield line.of("error_factor", fit.line_error_factor)
     yield row._replace(law="points").of("error_factor", fit.interpolation_error_factor)
+    yield row._replace(law="points").of("launch_factor", fit.launch_factor)
     law = row._replace(law="pieces", error=fit.pieces_mean_relative_error)
     for part, piece in enumerate(fit.pieces):
         one = law._replace(part=part).between(piece.from_nbytes, piece.to_nbytes)

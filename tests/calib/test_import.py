@@ -66,6 +66,7 @@ def test_a_run_of_two_files(here: Path) -> None:
         rank_seconds=[],
         started_unix_s=0.0,
         device="cuda",
+        places=",".join(["node0/1b:00"] * 4),
         marks="imported,mean_over_ranks",
         late_seconds=first.late_seconds,
         host_seconds=first.host_seconds,
