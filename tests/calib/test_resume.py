@@ -39,8 +39,11 @@ HANG_S = 3.0
 @pytest.mark.parametrize(
     ("number", "reason"),
     [
-        (signal.SIGKILL, r"a rank died: mpiexec ended with status 9; run/ranks.log says: "),
-        (signal.SIGSTOP, r"no progress for \d+ s: rank 1 does not answer$"),
+        (
+            signal.SIGKILL,
+            r"(a rank|rank 1 on \S+) died: mpiexec ended with status 9; run/ranks.log says: ",
+        ),
+        (signal.SIGSTOP, r"no progress for \d+ s: rank 1( on \S+)? does not answer$"),
     ],
 )
 def test_a_rank_that_dies_or_hangs(tmp_path: Path, number: signal.Signals, reason: str) -> None:
