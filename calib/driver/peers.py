@@ -50,7 +50,6 @@ def time_peers(
     library: str | None = None,
     quick: bool = False,
     log: Path | None = None,
-    hang_s: float = HANG_SECONDS,
 ) -> tuple[PeerTimes, str]:
     """Start the ranks and let them time their devices, nodes and pairs.
 
@@ -86,7 +85,13 @@ def time_peers(
         ended = ""
         try:
             run_ranks(
-                launcher, ranks, arguments, log or path.with_name(LOG_FILE), on_event, "", hang_s
+                launcher,
+                ranks,
+                arguments,
+                log or path.with_name(LOG_FILE),
+                on_event,
+                "",
+                HANG_SECONDS,
             )
         except RanksEnded as error:
             if not path.exists():

@@ -12,7 +12,7 @@ from tests.calib.inside import calib
 from tests.calib.running import calib as calib_process
 from tests.calib.running import refused
 from tests.microbench.importers.logs import table
-from tests.microbench.importers.pair_logs import write_pairs
+from tests.microbench.importers.pair_logs import slow_node, write_pairs
 from tests.oracle.handmade import machine, mlp
 from tests.oracle.networks import line
 
@@ -32,8 +32,7 @@ from calib.schema import entry_named, schema_of
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
     """Logs of all pairs of n0 to n4: n2 has a third of the bandwidth, n0 and n4 fail."""
-    slow = lambda one, other: 3.0 if "n2" in (one, other) else 1.0  # noqa: E731
-    return write_pairs(tmp_path / "logs", 5, slow, failing=("n0 n4",))
+    return write_pairs(tmp_path / "logs", 5, slow_node("n2", 3.0), failing=("n0 n4",))
 
 
 def test_the_culprit_is_named_with_what_it_does_and_what_others_do(pairs: Path) -> None:

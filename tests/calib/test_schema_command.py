@@ -26,7 +26,7 @@ from tests.calib.nightly_runs import (
 from tests.calib.running import refused
 from tests.helpers.filled import filled
 from tests.helpers.rows import sample, write_rows
-from tests.microbench.importers.pair_logs import write_pairs
+from tests.microbench.importers.pair_logs import slow_node, write_pairs
 from tests.oracle.handmade import mlp
 from tests.reports import past_records
 
@@ -189,8 +189,7 @@ def made(home: Path) -> Iterator[tuple[str, list[Any]]]:
     lines = point.path(run).read_text().splitlines()
     of_history = history()
     yield "cluster", [read(run / "cluster.json")]
-    slow = lambda one, other: 2.0 if "n1" in (one, other) else 1.0  # noqa: E731
-    pairs = write_pairs(home / "pairs", 4, slow, failing=("n0 n2",))
+    pairs = write_pairs(home / "pairs", 4, slow_node("n1", 2.0), failing=("n0 n2",))
     found = check(peers_of_logs(read_runs([pairs]), "made"))
     yield "cluster-check", [found.model_dump(mode="json")]
     yield "request", [tomllib.loads((run / "plan.toml").read_text()), {"p": [2], "budget_s": "10m"}]
