@@ -1,10 +1,11 @@
-"""A whole calibration on four hosts of one machine: network namespaces behind links of a known rate.
+"""A whole calibration on hosts of one machine: network namespaces behind links of a known rate.
 
-    python -m benchmarks.four_hosts FOLDER [OPTION OF CALIBRATE...]
+    python -m benchmarks.hosts FOLDER HOSTS MEGABITS [OPTION OF CALIBRATE...]
 
 The hosts share the cores of one machine. A calibration would mark its rows and use none of them; here
 each host says that it is a machine of its own. So FOLDER/run is of no machine: it shows what the laws
 are worth between hosts, where ranks wait for a network, and its parameter file is for nothing else.
+MPICH chooses the algorithms of collectives itself.
 """
 
 from __future__ import annotations
@@ -18,27 +19,28 @@ from unittest.mock import patch
 from tests.cluster import namespaces
 from tests.cluster.namespaces import ENVIRONMENT, HOSTS, NamespaceCluster
 
-MEGABITS = 400
 STRATEGIES = "serial,data,spatial,pipeline,filter,channel,data+filter,data+spatial"
 OPTIONS = ("--strategies", STRATEGIES, "--budget", "10m", "--iterations", "20")
 
 
-def main(folder: Path, options: list[str]) -> int:
+def main(folder: Path, hosts: int, megabits: float, options: list[str]) -> int:
     """Calibrate into FOLDER/run; the exit status is that of `calib calibrate`."""
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    chosen = {name: value for name, value in ENVIRONMENT.items() if "ALGORITHM" not in name}
     # the smallest buckets: what they hold passes after every pause at the speed of memory
     with (
         patch.object(namespaces, "BURST_SECONDS", 0.0),
-        NamespaceCluster(folder, apart=True) as built,
+        patch.object(namespaces, "ENVIRONMENT", chosen),
+        NamespaceCluster(folder, apart=True, hosts=HOSTS[:hosts]) as built,
     ):
-        built.set_rate(MEGABITS)
-        variables = [f"--env={name}={value}" for name, value in ENVIRONMENT.items()]
+        built.set_rate(megabits)
+        variables = [f"--env={name}={value}" for name, value in chosen.items()]
         return subprocess.run(
             [
                 *(sys.executable, "-m", "calib", "calibrate", "--output", str(folder / "run")),
-                *("--name", "four-hosts", "--ranks", str(len(HOSTS))),
-                *("--launcher", built.launcher(HOSTS)),
+                *("--name", f"{hosts}-hosts", "--ranks", str(hosts)),
+                *("--launcher", built.launcher(HOSTS[:hosts])),
                 *(*variables, *OPTIONS, *options),
             ],
             check=False,
@@ -47,6 +49,6 @@ def main(folder: Path, options: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
+    if len(sys.argv) < 4:
         sys.exit((__doc__ or "").strip())
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]))
