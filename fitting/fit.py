@@ -14,6 +14,7 @@ from calib.fitting.measured_run import MeasuredRun, read_run
 from calib.fitting.outliers.logs import without_outliers
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.provenance import Provenance
+from calib.fitting.sections.bursts import with_bursts
 from calib.fitting.sections.collective_rows import unpacked_note
 from calib.fitting.sections.collectives import collective_fits
 from calib.fitting.sections.composition import compositions
@@ -145,7 +146,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     used, speed = at_one_speed(used, launches, ends, seed)
     among = Launches.of(used)
     direct, more = collective_fits(used, seed, estimates, channels, among)
-    collectives = with_shared_slopes(direct)
+    collectives = with_bursts(with_shared_slopes(direct), used, seed)
     contention, crowded = contentions(used, seed, cluster)
     memory, remembered = memory_reuses(ends, in_place, seed)
     overlap, hidden = overlaps(used, in_place, seed, among)

@@ -21,7 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import NormalDist
-from typing import NamedTuple, Self
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from scipy.optimize import brentq
@@ -35,12 +36,17 @@ from calib.microbench.records.samples import OF_EACH_RANK, Samples
 # usual border of an outlier (Rousseeuw and Leroy, Robust Regression and Outlier Detection, 1987)
 WILD = 2.5
 FEWEST = 3  # cases of a kind
+# degrees of freedom that launches of other kinds count for, however many there were: with them, two
+# launches have the t of five (2.6 for 12.7), and six are still their own
+BORROWED = 4.0
 LAUNCHES_TO_JUDGE_ONE = 6  # that a case must have to show by itself that one of them was disturbed
 PASSES = {"forward", "backward", "update"}  # of a model in place
 ROUNDS = 10  # of fitting launches and cases in turn; after five nothing moves
 TREND = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)  # quantiles at which a trend may begin
 NORMAL_MAD = 1.4826  # standard deviation of normal errors over their median absolute deviation
 NEXT_TO_NOTHING = 1e-9  # of a log of seconds
+_K = TypeVar("_K")  # a kind of case
+NOTHING_KNOWN: Mapping[Any, Any] = MappingProxyType({})
 MEDIAN_EFFICIENCY = math.pi / 2  # variance of a normal sample's median over that of its mean
 
 
@@ -326,33 +332,80 @@ def cases_of(samples: Samples) -> dict[Kind, list[dict[int, Launch]]]:
     return dict(sorted(cases.items()))
 
 
+class Common(NamedTuple):
+    """The variance of what a launch has in common, in squares of logs, and its freedom."""
+
+    variance: float
+    freedom: float
+
+    @property
+    def margin(self) -> float:
+        """95% of a log."""
+        return quantile_of_t(self.freedom) * math.sqrt(self.variance)
+
+
 def launch_factors(samples: Samples, among: Launches) -> dict[int, float]:
     """Number of ranks -> the factor of many launches that 95% of single ones are within.
 
     By the passes of whole models in place: of a training that is what its launch has in common with
     others, and what is its own. Where no model was in place twice, what layers have in common.
     """
-    found = {}
+    models: dict[int, list[dict[int, Launch]]] = {}
+    layers: dict[int, Common] = {}
     work = samples.where(samples.mask("kind", OF_EACH_RANK.__contains__))
     for (ranks,), rows in sorted(work.groups("ranks").items()):
         cases = [case for case in _whole_passes(rows.where(kind="in_place")) if len(case) > 1]
-        margin = margin_of_one(cases)
-        if not cases:
-            kinds = among.kinds.items()
-            of_layers = [of for kind, of in kinds if (kind.kind, kind.ranks) == ("layer", ranks)]
-            spread = max(of_layers, key=lambda of: of.cases, default=ALONE)
-            margin = quantile_of_t(spread.common_freedom) * math.sqrt(spread.common)
-        if margin:
-            found[int(ranks)] = factor_of(margin)
-    return found
+        if cases:
+            models[int(ranks)] = cases
+            continue
+        kinds = among.kinds.items()
+        of_layers = [of for kind, of in kinds if (kind.kind, kind.ranks) == ("layer", ranks)]
+        if of_layers:
+            spread = max(of_layers, key=lambda of: of.cases)
+            layers[int(ranks)] = Common(spread.common, spread.common_freedom)
+    return factors_of_one(models, layers)
 
 
-def margin_of_one(cases: Sequence[Mapping[int, Launch]]) -> float:
-    """95% of the log of what a case takes in one launch, about its mean; all cases have several.
+def factors_of_one(
+    cases: Mapping[_K, Sequence[Mapping[int, Launch]]], known: Mapping[_K, Common] = NOTHING_KNOWN
+) -> dict[_K, float]:
+    """The factor of many launches that 95% of single ones are within, by kinds; without those of 1.
 
-    Too few cases do not tell what is their own: their launches count once.
+    `cases` have several launches each. Few launches say next to nothing of what they have in common
+    (the t of two is 12.7), so a kind borrows what the others say of the same machine; `known` has kinds
+    of which no more than that is known.
     """
-    spread = Spread.fitted(cases)
+    spreads = {key: Spread.fitted(of) for key, of in cases.items()}
+    common = {
+        key: Common(spread.common, spread.common_freedom)
+        for key, spread in spreads.items()
+        if spread.cases
+    }
+    common.update(known)
+    factors = {}
+    for key in dict.fromkeys((*cases, *known)):
+        margin = _own_margin(cases[key], spreads[key]) if key in cases else 0.0
+        if key in common:
+            others = [of for other, of in common.items() if other != key]
+            margin = math.hypot(margin, _borrowing(common[key], others).margin)
+        if margin:
+            factors[key] = factor_of(margin)
+    return factors
+
+
+def _borrowing(mine: Common, others: Sequence[Common]) -> Common:
+    """Moderated by others, which count as at most BORROWED degrees of freedom."""
+    freedom = math.fsum(of.freedom for of in others)
+    if not freedom:
+        return mine
+    theirs = math.fsum(of.freedom * of.variance for of in others) / freedom
+    counted = min(freedom, BORROWED)
+    known = mine.freedom + counted
+    return Common((mine.freedom * mine.variance + counted * theirs) / known, known)
+
+
+def _own_margin(cases: Sequence[Mapping[int, Launch]], spread: Spread) -> float:
+    """That of what is a case's own. Too few cases do not tell: their launches count once."""
     squares = 0.0
     for case in cases:
         y = np.array([of.log_median - spread.effects.get(n, 0.0) for n, of in case.items()])
@@ -363,8 +416,7 @@ def margin_of_one(cases: Sequence[Mapping[int, Launch]]) -> float:
     if spread.cases:
         freedom *= 1.0 - 1.0 / len(cases)
     known = freedom if spread.cases else max(len(case) - 1 for case in cases)
-    own = quantile_of_t(known) * math.sqrt(squares / freedom)
-    return math.hypot(own, quantile_of_t(spread.common_freedom) * math.sqrt(spread.common))
+    return quantile_of_t(known) * math.sqrt(squares / freedom)
 
 
 def _whole_passes(samples: Samples) -> list[dict[int, Launch]]:

@@ -62,6 +62,12 @@ class Cost(NamedTuple):
         )
         return self._replace(errors=(*self.errors, *more))
 
+    @property
+    def launch_factor(self) -> float:
+        """95% of launches are within it of many (`in_one_launch`); 1: that is in none of its errors."""
+        more = sum([up for source, _, up in self.errors if source == LAUNCH])
+        return 1.0 + more / self.seconds if self.seconds > 0 else 1.0
+
     def at_best(self, basis: Basis) -> Cost:
         """This cost with a basis no surer than `basis`."""
         if RANK[self.basis] >= RANK[basis]:

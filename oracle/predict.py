@@ -106,10 +106,13 @@ def iteration(
 
 
 def _phases(terms: list[Term], machine: Machine, p: int) -> dict[Phase, Cost]:
-    """The cost of every phase, in one launch of `p` ranks."""
-    parameters = machine.parameters
-    factors = parameters.launch_factor(p), parameters.speed.variation(p)
-    return {name: cost.in_one_launch(*factors) for name, cost in by_phase(terms).items()}
+    """The cost of every phase, in one launch of `p` ranks; messages know their own (`Costs.sent`)."""
+    factor, speed = machine.parameters.launch_factor(p), machine.parameters.speed.variation(p)
+
+    def launched(cost: Cost) -> Cost:
+        return cost.in_one_launch(1.0 if cost.launch_factor > 1 else factor, speed)
+
+    return by_phase([term._replace(cost=launched(term.cost)) for term in terms])
 
 
 def _possible(
@@ -142,6 +145,7 @@ def _possible(
         phases={name: cost.record() for name, cost in phases.items()},
         total=whole.record(),
         sources=by_class(whole.errors),
+        launch_factors={name: cost.launch_factor for name, cost in phases.items()},
         samples=samples,
         # D / B iterations: the last, incomplete mini-batch counts by its share (formulas.md)
         epoch=None if samples is None else whole.times(samples / division.batch).record(),

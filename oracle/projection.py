@@ -10,7 +10,14 @@ from calib.foundation.division import Divided
 from calib.foundation.environment import Environment
 from calib.foundation.execution import USUAL, ExecutionName
 from calib.foundation.names import ModelName, OptimizerName
-from calib.foundation.quantities import Count, Seconds, SignedMagnitude, SignedRatio, WholeBytes
+from calib.foundation.quantities import (
+    Count,
+    Factor,
+    Seconds,
+    SignedMagnitude,
+    SignedRatio,
+    WholeBytes,
+)
 from calib.foundation.records import BytesEstimate, Estimate
 
 Basis = Literal["measured", "interpolated", "extrapolated", "exact"]
@@ -140,6 +147,10 @@ class Projection(Divided):
     sources: list[ErrorSource] = Field(
         default_factory=list,
         description="where the interval of the total comes from, the largest part first",
+    )
+    launch_factors: dict[str, Factor] = Field(
+        default_factory=dict,
+        description="of each phase: 95% of launches lie within what many say / and * this",
     )
     samples: Count | None = Field(default=None, description="D, of the epoch")
     epoch: PhaseTime | None = Field(default=None, description="D / B iterations")

@@ -303,6 +303,10 @@ def _collective(row: CsvRow, fit: CollectiveFit) -> Rows:
     yield line.of("error_factor", fit.line_error_factor)
     yield row._replace(law="points").of("error_factor", fit.interpolation_error_factor)
     yield row._replace(law="points").of("launch_factor", fit.launch_factor)
+    if fit.burst is not None:
+        burst = row._replace(law="burst")
+        yield from burst.fields(fit.burst, "nbytes")
+        yield burst.of("share", fit.burst.share)
     law = row._replace(law="pieces", error=fit.pieces_mean_relative_error)
     for part, piece in enumerate(fit.pieces):
         one = law._replace(part=part).between(piece.from_nbytes, piece.to_nbytes)

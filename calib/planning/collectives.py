@@ -25,6 +25,8 @@ MOST_BYTES = 2**30
 COARSE_FACTOR, COMPARED_FACTOR = 8, 64
 # buffers of 64 MiB take most of a launch: what no prediction looks up stops at the largest message
 ENOUGH_BYTES = 16 * 2**20
+# from below what shapers and sockets take at once to above it
+AFTER_WORK_BYTES = [2**k for k in (13, 15, 17, 19, 21)]
 FINE: tuple[Operation, ...] = ("allreduce", "p2p")
 NODE = "ranks of a node"
 PAIRWISE: tuple[Operation, ...] = ("p2p", "p2p_both")
@@ -72,6 +74,7 @@ def collective_cases(
         cases += maker.contention(1 if uses_groups else 2)
     if request.cold and on_hosts:
         cases += maker.cold_allreduces(sizes[-1])
+    cases += maker.after_work() if on_hosts else []
     if request.windows:
         cases += maker.coarse(
             "allreduce",
@@ -262,6 +265,20 @@ class _Maker:
         if "allreduce" in operations:
             cases += self.coarse("allreduce", self.machine.ranks, 1, "allreduce by all ranks")
         return cases
+
+    def after_work(self) -> list[Case]:
+        """Messages between nodes from cold caches: between two of them the link rests.
+
+        Beside those in a row they say what it takes at once then (fitting/sections/bursts.py).
+        """
+        return [
+            self.case("p2p", nbytes, 2, 1, f"a message after work between {level}", **how)
+            for level, stride, _ in self._levels()
+            if level != NODE and "p2p" in self.request.collectives
+            for how in [{"stride": stride, "cold": True}]
+            if fits(self.machine.ranks, 2, stride, 1)
+            for nbytes in AFTER_WORK_BYTES
+        ]
 
     def _levels(self) -> Iterable[tuple[str, int, int]]:
         """(who takes part, ranks between neighbours, how many take part)."""

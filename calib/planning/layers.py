@@ -156,33 +156,40 @@ def _replicated(point: Point) -> Point:
 def overlap_cases(
     request: Request, machine: PlannedLaunches, points: Sequence[Point]
 ) -> list[Case]:
-    """Iterations with the exchange overlapped and without, at the largest p on one host.
+    """Iterations with the exchange overlapped and without, at the largest p, and at that on one host.
 
-    Of models that can be built, by the first library that training can send by on the device; in the
-    first execution without a graph, as the share that is hidden is taken for all.
+    What is hidden depends on who moves the bytes: a core that computes, or a link. Of models that can be
+    built, by the first library that training can send by on the device; in the first execution without
+    a graph, as the share that is hidden is taken for all.
     """
     plain = [name for name in request.executions if not execution_of(name).cuda_graph]
     libraries = training_libraries(request)
-    on_a_host = [
+    possible = [
         point
         for point in points
         if point.model.execution in plain[:1]
         and "overlap" in point.division.traits.options
-        and 1 < point.division.p == point.launch <= machine.ranks_per_node
+        and 1 < point.division.p == point.launch
         and entry_of(point.model) is not None
     ]
-    if not libraries or not on_a_host:
+    if not libraries:
         return []
-    largest = max(point.division.p for point in on_a_host)
-    chosen = sorted(
-        (point for point in on_a_host if point.division.p == largest),
-        key=lambda point: -point.model.parameter_items,
-    )
+    sizes = {point.division.p for point in possible}
+    on_a_host = [p for p in sizes if p <= machine.ranks_per_node]
+    measured = {max(of) for of in (sizes, on_a_host) if of}
+    chosen = [
+        point
+        for p in sorted(measured)
+        for point in sorted(
+            (point for point in possible if point.division.p == p),
+            key=lambda point: -point.model.parameter_items,
+        )[: request.overlap]
+    ]
     return [
         in_place_case(point, request.optimizers[0], request.device, libraries[0]).model_copy(
             update={"is_overlap": True, "purpose": f"what {point.label} hides of its exchange"}
         )
-        for point in chosen[: request.overlap]
+        for point in chosen
     ]
 
 

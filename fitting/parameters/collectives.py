@@ -23,7 +23,14 @@ from calib.foundation.quantities import (
     Residuals,
     Seconds,
 )
-from calib.foundation.records import Estimate, Record, SignedTimeEstimate, TimeEstimate, TimePerByte
+from calib.foundation.records import (
+    BytesEstimate,
+    Estimate,
+    Record,
+    SignedTimeEstimate,
+    TimeEstimate,
+    TimePerByte,
+)
 from calib.foundation.words import bytes_words, several
 
 
@@ -74,6 +81,23 @@ class HockneyPiece(Record):
         return self.intercept_s.value + self.slope_s_per_byte.value * nbytes
 
 
+class Burst(Record):
+    """What a link that has rested takes at once: a token bucket, or a queue that somebody else empties.
+
+    In a row, messages find it full. While ranks compute it empties at the rate of the link, up to
+    `nbytes`, so that of a message after t seconds of work `share` min(beta m, beta nbytes, t) is saved.
+    """
+
+    nbytes: BytesEstimate = Field(description="that pass at once, B")
+    share: Ratio = Field(gt=0, description="of their time in a row that is saved")
+
+    def saved(self, beta: float, nbytes: float, rested_s: float) -> Estimate:
+        """Seconds saved of a message of `nbytes` after `rested_s`, on a link of `beta` s/B."""
+        most = min(beta * nbytes, rested_s)
+        value, low, high = (self.share * min(most, beta * size) for size in self.nbytes.numbers)
+        return Estimate(value=value, low=low, high=high)
+
+
 class CollectiveFit(CollectiveLaw):
     """One operation of one library, device, level, p and layout: points, both ends, and pieces.
 
@@ -119,6 +143,11 @@ class CollectiveFit(CollectiveLaw):
         default=1.0,
         description="95% of single launches lie within the median of many / and * this; of logs each "
         "run is one, by its own hosts. 1: there was one launch, which does not say",
+    )
+    burst: Burst | None = Field(
+        default=None,
+        description="of p2p: what passes at once where a message follows work; null: nothing does, or "
+        "it was not measured",
     )
     left_out_error: Ratio | None = Field(
         default=None,

@@ -11,7 +11,7 @@ from calib.fitting.estimate import together
 from calib.fitting.estimators.collectives.ends import end_estimates
 from calib.fitting.estimators.collectives.neighbours import between_neighbours
 from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
-from calib.fitting.launches import NO_OTHERS, Launches, factor_of, launch_medians, margin_of_one
+from calib.fitting.launches import NO_OTHERS, Launch, Launches, factors_of_one, launch_medians
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.fitting.parameters.size_law import falls
 from calib.fitting.regression import error_factor
@@ -44,7 +44,9 @@ def collective_fits(
     log says that it took; `among` is how launches differ.
     """
     fits, notes = [], []
-    for key, (every, rows) in of_laws(samples).items():
+    laws = of_laws(samples)
+    factors = _launch_factors(laws)
+    for key, (every, rows) in laws.items():
         about = _words(key)
         sizes = rows.distinct("nbytes")
         if len(sizes) < MIN_SIZES:
@@ -54,7 +56,8 @@ def collective_fits(
         notes += types_note(about, every, rows)
         try:
             with possible("its law"):
-                fits.append(_fit(key, rows, seed, _points(rows, estimates, channels, among)))
+                points = _points(rows, estimates, channels, among)
+                fits.append(_fit(key, rows, seed, points, factors.get(key, 1.0)))
         except InputError as error:
             notes.append(f"{about}: {error}")
     return fits, notes
@@ -70,7 +73,9 @@ def _words(key: Direct) -> str:
     return f"{key.operation} on {key.ranks} ranks{among}"
 
 
-def _fit(key: Direct, rows: Samples, seed: int, points: list[CollectivePoint]) -> CollectiveFit:
+def _fit(
+    key: Direct, rows: Samples, seed: int, points: list[CollectivePoint], launch_factor: float
+) -> CollectiveFit:
     sizes = [point.nbytes for point in points]
     may_fall = falls([p.seconds.low for p in points], [p.seconds.high for p in points])
     law = SegmentedHockney(falls=may_fall, seed=seed)
@@ -102,15 +107,23 @@ def _fit(key: Direct, rows: Samples, seed: int, points: list[CollectivePoint]) -
         runner_up=_runner_up(law),
         outliers_nbytes=law.outliers_.astype(int).tolist(),
         n=len(rows),
-        launch_factor=_launch_factor(rows),
+        launch_factor=launch_factor,
         points=points,
     )
 
 
-def _launch_factor(rows: Samples) -> float:
-    """How far single launches are from the median of all, of each size, together."""
-    of_sizes = [launch_medians(of, of["seconds"]) for of in rows.groups("nbytes").values()]
-    return factor_of(margin_of_one([of for of in of_sizes if of is not None and len(of) > 1]))
+def _launch_factors(laws: Mapping[Direct, tuple[Samples, Samples]]) -> dict[Direct, float]:
+    """How far single launches are from the median of all; laws of a library and level tell together."""
+    alike: dict[tuple[str, ...], dict[Direct, list[dict[int, Launch]]]] = {}
+    for key, (_, rows) in laws.items():
+        medians = [launch_medians(of, of["seconds"]) for of in rows.groups("nbytes").values()]
+        cases = [of for of in medians if of is not None and len(of) > 1]
+        if cases:
+            alike.setdefault((key.library, key.device, key.level), {})[key] = cases
+    found: dict[Direct, float] = {}
+    for of in alike.values():
+        found |= factors_of_one(of)
+    return found
 
 
 def _points(

@@ -19,9 +19,10 @@ from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.halos import HALO, neighbours
 from calib.fitting.parameters.memory import Overlap
 from calib.fitting.parameters.structural import StructuralFit, default_law
-from calib.foundation.collectives import Operation, sent_bytes
+from calib.foundation.collectives import Operation, bus_factor, sent_bytes, without_own
 from calib.foundation.errors import MissingParameter
 from calib.foundation.records import Estimate
+from calib.foundation.statistics import median
 from calib.oracle.cost import NOTHING, Cost, total, widened
 from calib.oracle.costs.collective_laws import (
     HIERARCHICAL,
@@ -164,6 +165,40 @@ class CollectiveCosts:
         """The time of a message without its `why`."""
         operation, nbytes, *layout = message
         return self._price(operation, *layout)(nbytes)
+
+    @once
+    def launch_factor(self, message: Message) -> float:
+        """95% of launches have a message within this factor of what many say; 1: not known.
+
+        Of the operation between such ranks, else of all operations between them.
+        """
+        levels = self.levels.names(GroupLayout.of(message))
+        factors: dict[str, list[float]] = {}
+        for (operation, level), fits in self._fits.items():
+            if level in levels:
+                known = [fit.launch_factor for fit in fits if fit.launch_factor > 1]
+                factors.setdefault(base_name(operation), []).extend(known)
+        mine = factors.get(message.operation) or [x for of in factors.values() for x in of]
+        return median(mine) if mine else 1.0
+
+    def saved(self, message: Message, rested_s: float) -> Estimate | None:
+        """Seconds that a message saves where its links rested before; None where nothing passes at once.
+
+        The ranks of a node share what its link takes.
+        """
+        layout = GroupLayout.of(message)
+        names = self.levels.names(layout)
+        fit = next((fit for fit in self._fits_of("p2p", names) if fit.burst is not None), None)
+        if fit is None or fit.burst is None:
+            return None
+        p, flows = message.group_size, max(self.levels.flows(layout), 1)
+        each = (
+            neighbours(message.grid)
+            if message.operation == HALO
+            else bus_factor(message.operation, p)
+        )
+        nbytes = message.nbytes * (each or without_own(p)) * flows
+        return fit.burst.saved(fit.beta_s_per_byte.value, nbytes, rested_s)
 
     def overlap(self, p: int) -> Overlap | None:
         """The law of the nearest measured p; None if there is none.

@@ -12,13 +12,14 @@ from typing import Any
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.collectives import SUMS
 from calib.foundation.execution import USUAL
-from calib.oracle.cost import Cost
+from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.costs.layers import LayerCosts
 from calib.oracle.costs.tensors import TensorCosts
 from calib.oracle.layout.traffic import Message
 from calib.oracle.layout.workload import Tensors
 from calib.oracle.once import once
+from calib.oracle.sources import IN_PLACE, source_of
 
 WIDE = 4  # bytes of an item of the narrowest type that MPI adds up in: float32
 WIDENED = "MPI sums half precision as float32, which is what travels; the conversion is not counted"
@@ -69,11 +70,27 @@ class Costs:
         self.cache: dict[Any, Any] = {}
 
     def sent(self, message: Message, item_bytes: int) -> Cost:
-        """An operation among ranks. MPI adds up items of 2 bytes as float32 (torch_mpi.py)."""
-        if not self._widens or item_bytes >= WIDE or message.operation not in SUMS:
-            return self.network.time(message)
-        wide = message._replace(nbytes=message.nbytes * WIDE // item_bytes)
-        return self.network.time(wide).noted(WIDENED)
+        """An operation among ranks, in one launch of them.
+
+        MPI adds up items of 2 bytes as float32 (torch_mpi.py).
+        """
+        about: tuple[str, ...] = ()
+        if self._widens and item_bytes < WIDE and message.operation in SUMS:
+            message = message._replace(nbytes=message.nbytes * WIDE // item_bytes)
+            about = (WIDENED,)
+        cost = self.network.time(message)
+        # what messages differ by is their own: a link does not slow down with the cores
+        factor = self.network.launch_factor(message._replace(nbytes=0, why=""))
+        return cost.in_one_launch(factor).noted(*about)
+
+    def rested(self, message: Message, rested_s: float, sent: Cost) -> Cost:
+        """What a message that takes `sent` in a row saves after `rested_s` of work: 0 or below."""
+        saved = self.network.saved(message, rested_s)
+        if saved is None or not sent.seconds:
+            return NOTHING
+        value, low, high = (min(of, sent.seconds) for of in saved.numbers)
+        error = source_of(IN_PLACE, "after work"), high - value, value - low
+        return Cost(-value, sent.basis, (error,))
 
     def update(self, weights: Tensors, share: int = 1) -> Cost:
         """The optimizer's pass over weights, or over a `share`-th of them."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from calib.foundation.division import Division
 from calib.foundation.execution import ItemType
 from calib.foundation.layers import Direction
+from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.layers import LayerCosts
 from calib.oracle.costs.link import ALONE
@@ -126,7 +128,10 @@ def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[T
 def exchange_of(
     messages: list[Message], weights: Tensors, items: ItemType, costs: Costs
 ) -> list[Term]:
-    """The exchange of some gradients by messages, and the packing around it."""
+    """The exchange of some gradients by messages, and the packing around it.
+
+    The links of the first have rested for a whole backward.
+    """
     passes = [
         Term(
             "pack",
@@ -138,38 +143,46 @@ def exchange_of(
         )
         for name in ("pack", "unpack")
     ]
-    sent = []
+    sent: list[Term] = []
     # an iteration adds overhead to the exchange of W once, however many messages it has
     share = max(message.nbytes for message in messages) / len(messages)
     for message in messages:
         alone = costs.sent(message, items.weight_bytes)
         cost = costs.tensors.exchanging(alone, share)
-        sent.append(
-            Term(
-                "exchange",
-                "gradient exchange",
-                f"{message.operation} of {message.why}",
-                cost,
-                f"{message.operation}(p={message.group_size}, W)",
-                {"W": message.nbytes, "p": message.group_size, "groups at once": message.groups},
-            )
+        term = Term(
+            "exchange",
+            "gradient exchange",
+            f"{message.operation} of {message.why}",
+            cost,
+            f"{message.operation}(p={message.group_size}, W)",
+            {"W": message.nbytes, "p": message.group_size, "groups at once": message.groups},
         )
+        sent += [term, *([] if sent else rested_terms(term, message, 1, math.inf, alone, costs))]
     return passes + sent
 
 
-def flow_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """Messages between ranks that share layers: halos, joined outputs, summed gradients."""
-    return [_flow_term(model, flow, division, costs) for flow in grouped_flows(model, division)]
+def flow_terms(
+    model: ModelSpec, division: Division, costs: Costs, compute: list[Term]
+) -> list[Term]:
+    """Messages between ranks that share layers: halos, joined outputs, summed gradients.
+
+    Between them ranks compute, one as long as the other on average, and their links rest.
+    """
+    flows = grouped_flows(model, division)
+    rested = total(term.cost for term in compute).seconds / max(1, sum(f.count for f in flows))
+    return [term for flow in flows for term in _flow_terms(model, flow, division, costs, rested)]
 
 
-def _flow_term(model: ModelSpec, flow: Flow, division: Division, costs: Costs) -> Term:
+def _flow_terms(
+    model: ModelSpec, flow: Flow, division: Division, costs: Costs, rested: float
+) -> list[Term]:
     """A flow, with the cost of waiting for each other where it was measured in place."""
     message = flow_message(model, flow, division)
     one = costs.sent(message, model.items.activation_bytes)
     cost = costs.tensors.meeting(flow.phase, one.times(flow.count), flow.count)
     more = f" and {flow.count - 1} more" if flow.count > 1 else ""
     what = flow.why if flow.operation == "halo" else f"{flow.operation} of {flow.why}"
-    return Term(
+    sent = Term(
         flow.phase,
         "p2p" if flow.phase == "halo" else "layer-wise",
         f"{what}{more}",
@@ -177,6 +190,26 @@ def _flow_term(model: ModelSpec, flow: Flow, division: Division, costs: Costs) -
         f"{flow.count} x {flow.operation}(p={message.group_size}, m)",
         {"m": message.nbytes, "groups at once": message.groups},
     )
+    return [sent, *rested_terms(sent, message, flow.count, rested, one, costs)]
+
+
+def rested_terms(
+    sent: Term, message: Message, count: int, rested: float, one: Cost, costs: Costs
+) -> list[Term]:
+    """What `count` messages that take `one` in a row save, each after `rested` s of work."""
+    saved = costs.rested(message, rested, one)
+    if saved is NOTHING:
+        return []
+    return [
+        Term(
+            sent.phase,
+            sent.cause,
+            "what links that rested take at once",
+            saved.times(count),
+            f"- {count} x share min(beta m, beta burst, t)",
+            {"m": message.nbytes, "t": rested},
+        )
+    ]
 
 
 def paper_compute(

@@ -14,7 +14,7 @@ from typing import Literal
 
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.division import Division
-from calib.oracle.cost import counted
+from calib.oracle.cost import counted, total
 from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.shards import rank_parameters
 from calib.oracle.layout.stages import activations_before
@@ -27,7 +27,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit
 from calib.oracle.strategies import serial
-from calib.oracle.strategies.common import compute_terms, paper_compute, paper_update
+from calib.oracle.strategies.common import compute_terms, paper_compute, paper_update, rested_terms
 from calib.oracle.terms import Term
 
 SENT: tuple[tuple[Literal["allgather", "reduce_scatter"], str], ...] = (
@@ -41,10 +41,11 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
     if not division.shards:
         return serial.measured(model, division, costs)
     shards = tensors(rank_parameters(model, division), model.items)
+    compute = compute_terms(model, division, costs)
     return [
-        *compute_terms(model, division, costs),
+        *compute,
         *_passes(model, division, costs),
-        *_collectives(model, division, costs),
+        *_collectives(model, division, costs, compute),
         Term(
             "update",
             "update",
@@ -72,14 +73,18 @@ def _passes(model: ModelSpec, division: Division, costs: Costs) -> Iterable[Term
         yield Term("pack", "pack", what, cost, f"sum of {name}(w_u) over units", values)
 
 
-def _collectives(model: ModelSpec, division: Division, costs: Costs) -> Iterable[Term]:
+def _collectives(
+    model: ModelSpec, division: Division, costs: Costs, compute: list[Term]
+) -> Iterable[Term]:
     """All allgathers, then all reduce-scatters: calls in which ranks meet while layers run."""
     messages = Counter(m._replace(why="") for m in unit_messages(model, division))
+    rested = total(term.cost for term in compute).seconds / max(1, messages.total())
     for operation, what in SENT:
         of = {m: n for m, n in messages.items() if m.operation == operation}
         nbytes, calls = sum(n * m.nbytes for m, n in of.items()), sum(of.values())
-        alone = counted([(costs.sent(m, model.items.weight_bytes), n) for m, n in of.items()])
-        yield Term(
+        each = {m: costs.sent(m, model.items.weight_bytes) for m in of}
+        alone = counted([(each[m], n) for m, n in of.items()])
+        sent = Term(
             "layerwise",
             "layer-wise",
             f"{operation} of {what}, {calls} calls",
@@ -87,6 +92,9 @@ def _collectives(model: ModelSpec, division: Division, costs: Costs) -> Iterable
             f"sum of {operation}(p, w_u) over units",
             {"p": division.p, "calls": calls, "bytes": nbytes},
         )
+        yield sent
+        for message, n in of.items():
+            yield from rested_terms(sent, message, n, rested, each[message], costs)
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:

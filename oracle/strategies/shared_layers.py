@@ -68,9 +68,10 @@ class CutLoop:
 
 def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
     """Layers at the part's shape, joining and cutting, gradients between groups, and the update."""
+    compute = compute_terms(model, division, costs)
     return [
-        *compute_terms(model, division, costs),
-        *flow_terms(model, division, costs),
+        *compute,
+        *flow_terms(model, division, costs, compute),
         *cut_terms(model, division, costs),
         *exchange_terms(model, division, costs),
         *update_terms(model, division, costs),

@@ -47,9 +47,10 @@ NO_CONCAT = (
 
 def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
     """Layers at the part's shape, halos and their copies, the allgather, gradients, and the update."""
+    compute = compute_terms(model, division, costs)
     return [
-        *compute_terms(model, division, costs),
-        *flow_terms(model, division, costs),
+        *compute,
+        *flow_terms(model, division, costs, compute),
         *join_terms(model, division, costs),
         *exchange_terms(model, division, costs),
         *update_terms(model, division, costs),

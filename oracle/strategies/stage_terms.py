@@ -126,20 +126,35 @@ class Stages:
         self.sends = {d: self._sends(d) for d in DIRECTIONS}
 
     def terms(self) -> list[Term]:
-        """The terms of an iteration; forward, backward and layerwise add up to the makespan."""
-        share = self.division.segments / self.division.p
+        """The terms of an iteration on the slowest stage's rank: forward, backward, layerwise.
+
+        They add up to the makespan.
+        """
+        segments, p = self.division.segments, self.division.p
         everything = 0, len(self.model.layers)
-        ideal = {d: self.layers.run(*everything, d).times(share) for d in DIRECTIONS}
+        ideal = {d: self.layers.run(*everything, d).times(segments / p) for d in DIRECTIONS}
+        slowest = {d: self.layers.run(*self.borders[self.slowest], d) for d in DIRECTIONS}
+        own = {d: cost.times(segments) for d, cost in slowest.items()}
         held = {d: self._held(d) for d in DIRECTIONS}
         alone = self._path(self.slots)
         longest = self._path({d: _with(self.slots[d], held[d]) for d in DIRECTIONS})
         return [
             *self._ideal_terms(ideal),
-            *self._bubble_terms(alone, longest, ideal),
+            *self._unequal_terms(own, ideal),
+            self._waiting(alone, longest, own),
             self._sending(alone, longest, held),
             *self._ties(),
             self._update(),
         ]
+
+    @property
+    def slowest(self) -> int:
+        """The stage with the most to compute, for which the others wait.
+
+        Its rank waits least, so the phases of an iteration are those on it (training/run/lines.py).
+        """
+        both = [f + b for f, b in zip(*self.slots.values(), strict=True)]
+        return max(range(len(both)), key=both.__getitem__)
 
     def _path(self, slots: dict[Direction, list[float]]) -> CriticalPath:
         division = self.division
@@ -178,21 +193,10 @@ class Stages:
         again = direction == "backward" and self.layers.run_again(0, len(self.model.layers))
         return f", with FW_l of {len(again)} layers that are run again" if again else ""
 
-    def _bubble_terms(
-        self, alone: CriticalPath, longest: CriticalPath, ideal: dict[Direction, Cost]
+    def _unequal_terms(
+        self, own: dict[Direction, Cost], ideal: dict[Direction, Cost]
     ) -> list[Term]:
-        """What the critical path adds to the ideal: filling, draining, unequal stages.
-
-        If sending changes the critical path, the seconds are still those without sending, which are
-        never negative, but the errors are those of the compute on the new path. GPipe waits in the
-        forward and again in the backward. 1F1B has both on one path, so its waiting is shared out in
-        proportion to their compute.
-        """
-        seconds = {d: self._seconds(alone, d) - ideal[d].seconds for d in DIRECTIONS}
-        if self.division.schedule == "1f1b":
-            waited = math.fsum(seconds.values())
-            whole = math.fsum(cost.seconds for cost in ideal.values())
-            seconds = {d: waited * ideal[d].seconds / (whole or 1.0) for d in DIRECTIONS}
+        """What the slowest stage computes beyond an equal share; in one direction it may be less."""
         both = [f + b for f, b in zip(*self.slots.values(), strict=True)]
         mean = math.fsum(both) / len(both)
         values: dict[str, float | str] = {
@@ -203,13 +207,34 @@ class Stages:
             Term(
                 d,
                 "bubble",
-                "filling, draining and unequal stages",
-                beyond(self._computed(longest, d), ideal[d], seconds[d]),
-                "T(FW_Gi, BW_Gi) - S sum / p",
+                "unequal stages: the slowest, beyond an equal share",
+                beyond(own[d], ideal[d], own[d].seconds - ideal[d].seconds),
+                f"S sum({SYMBOLS[d]}_l of the slowest stage) - S sum / p",
                 values,
             )
             for d in DIRECTIONS
         ]
+
+    def _waiting(
+        self, alone: CriticalPath, longest: CriticalPath, own: dict[Direction, Cost]
+    ) -> Term:
+        """What the critical path adds to the slowest stage's own work: filling and draining.
+
+        The rank waits in a receive, so it is timed with the messages. If sending changes the critical
+        path, the seconds are still those without sending, which are never negative, but the errors are
+        those of the compute on the new path.
+        """
+        work = total(own.values())
+        seconds = sum(self._seconds(alone, d) for d in DIRECTIONS) - work.seconds
+        path = total(self._computed(longest, d) for d in DIRECTIONS)
+        return Term(
+            "layerwise",
+            "bubble",
+            "filling and draining",
+            beyond(path, work, max(0.0, seconds)),
+            "T(FW_Gi, BW_Gi) - S (FW + BW of the slowest stage)",
+            {"S": self.division.segments, "p": self.division.p},
+        )
 
     def _sending(
         self, alone: CriticalPath, longest: CriticalPath, held: dict[Direction, list[Cost]]
@@ -258,15 +283,19 @@ class Stages:
         item_bytes = self.model.items.activation_bytes
         levels, through = self.costs.network.levels, crossings(self.model)
         strides = strides_of(self.division.p, levels.ranks_per_node, levels.nodes_per_rack)
-        known: dict[tuple[Crossing, int], Cost] = {}
+        known: dict[tuple[Crossing, int, float], Cost] = {}
         costs = []
-        for border, stride in zip(self.division.boundaries, strides, strict=True):
-            key = through[border], stride
+        # a stage computes a micro-batch before it sends it on, and its link rests
+        senders = self.slots[direction][:-1] if forward else self.slots[direction][1:]
+        for border, stride, rested in zip(self.division.boundaries, strides, senders, strict=True):
+            key = through[border], stride, rested
             cost = known.get(key)
             if cost is None:
                 items = key[0].forward if forward else key[0].backward
                 sent = [p2p(message_bytes(n * batch, item_bytes), stride) for n in items]
-                known[key] = cost = total(map(self.costs.network.time, sent))
+                each = [self.costs.sent(m, item_bytes) for m in sent]
+                saved = [self.costs.rested(m, rested, c) for m, c in zip(sent, each, strict=True)]
+                known[key] = cost = total([*each, *saved[:1]])
             costs.append(cost)
         return [*costs, NOTHING] if forward else [NOTHING, *costs]
 
@@ -307,16 +336,16 @@ def _with(slots: Sequence[float], held: Sequence[Cost]) -> list[float]:
 def beyond(whole: Cost, part: Cost, seconds: float | None = None) -> Cost:
     """The cost of `whole` without its `part`, so that total([part, beyond]) is the whole again.
 
-    Errors of one source are fully correlated, so they subtract. `seconds` replaces the difference;
-    below 0 it is rounding, and set to 0.
+    Errors of one source are fully correlated, so they subtract. `seconds` replaces the difference, which
+    below 0 is rounding and set to 0.
     """
     errors = {source: (down, up) for source, down, up in whole.errors}
     for source, down, up in part.errors:
         before = errors.get(source, (0.0, 0.0))
         errors[source] = (before[0] - down, before[1] - up)
     found = tuple((source, down, up) for source, (down, up) in errors.items())
-    more = whole.seconds - part.seconds if seconds is None else seconds
-    return Cost(max(0.0, more), whole.basis, found, whole.notes).at_best(part.basis)
+    more = max(0.0, whole.seconds - part.seconds) if seconds is None else seconds
+    return Cost(more, whole.basis, found, whole.notes).at_best(part.basis)
 
 
 def sent_on(

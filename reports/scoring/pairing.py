@@ -12,7 +12,7 @@ from calib.fitting.parameters.speed import Speed
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.execution import UNSAID, unusual
-from calib.oracle.projection import PhaseTime, Projection, SourceClass
+from calib.oracle.projection import PhaseTime, Projection
 from calib.oracle.sources import LAUNCH, SPEED, factor_by, mean_of_launches, sources_of_launches
 from calib.reports.scoring.accuracy import (
     Accuracy,
@@ -185,26 +185,25 @@ def _scored(projection: Projection, runs: Sequence[TrainingRun], speed: Speed | 
     heads = [run.header for run in runs]
     head = heads[0]
     predicted_s = projection.total.value or math.inf
-    factors = [(of, factor_by(of, projection.sources, predicted_s)) for of in (LAUNCH, SPEED)]
+    factor, speeds = (factor_by(of, projection.sources, predicted_s) for of in (LAUNCH, SPEED))
 
-    def over_all(time: PhaseTime, known: SourceClass | None = None) -> PhaseTime:
-        """In the mean of the launches, of which one source is known and no error."""
-        for source, factor in factors:
-            time = mean_of_launches(time, factor, math.inf if source == known else n)
-        return time
+    def over_all(time: PhaseTime, factor: float, known: float = n) -> PhaseTime:
+        """In the mean of the launches, and of so many speeds of the machine."""
+        return mean_of_launches(mean_of_launches(time, factor, n), speeds, known)
 
-    total = over_all(projection.total)
+    total = over_all(projection.total, factor)
     spreads = [spread for launch in launches if (spread := launch.spread) is not None]
     looks = [look for run in runs for look in looks_of(run)]
     slowdown = None
     if speed is not None and looks:
         slowdown = speed.slowdown(looks, head.p, fmean(launch.sent for launch in launches))
     then = at_speed(launches, slowdown)
-    undisturbed = over_all(projection.total, None if slowdown is None else SPEED)
+    undisturbed = over_all(projection.total, factor, n if slowdown is None else math.inf)
 
     def phase(name: str) -> PhaseAccuracy:
         # one that takes no time may not be there
-        predicted = over_all(projection.phases.get(name, NOTHING))
+        of_phase = projection.launch_factors.get(name, factor)
+        predicted = over_all(projection.phases.get(name, NOTHING), of_phase)
         return compare(predicted, mean_of(launch.phases[name] for launch in launches))
 
     differences = [of.gradient_difference for of in heads if of.gradient_difference is not None]

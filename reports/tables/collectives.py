@@ -58,8 +58,20 @@ def collectives(parameters: Parameters) -> Table:
         "off: mean relative error, of one line with this alpha and beta, of the pieces (how many), "
         "and of a size when it is left out and predicted from its neighbours",
         *_shared_slopes(parameters),
+        *_bursts(parameters),
     ]
     return Table("Collectives: one message", *in_columns(rows), remarks=remarks)
+
+
+def _bursts(parameters: Parameters) -> Iterator[str]:
+    """A remark for every link that takes something at once."""
+    for fit in parameters.collectives:
+        if fit.burst is not None:
+            size = bytes_words(round(fit.burst.nbytes.value))
+            yield (
+                f"{where(fit.library, fit.device, fit.level)}: where a message follows work, its link "
+                f"takes {size} at once, {percent(fit.burst.share)} of their time"
+            )
 
 
 def _shared_slopes(parameters: Parameters) -> Iterator[str]:

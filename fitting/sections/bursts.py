@@ -1,0 +1,99 @@
+"""What a link that has rested takes at once, from messages after work beside the same in a row.
+
+A shaper of a cloud or a switch lets a burst pass before its rate holds (a token bucket), and a deep
+queue takes one before the sender must wait. In a loop of messages either is full; in an iteration ranks
+compute meanwhile. The messages after work are those from cold caches: between two of them a rank goes
+through memory for tens of milliseconds (microbench/timing/caches.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from calib.fitting.parameters.collectives import Burst, CollectiveFit
+from calib.fitting.sections.collective_rows import usual
+from calib.foundation.arrays import Floats
+from calib.foundation.records import Estimate
+from calib.microbench.records.samples import Samples
+
+BOOTSTRAPS = 200
+FEWEST_SIZES = 3
+# of a message's time: less may be the caches
+LEAST_SAVED = 0.1
+
+
+def with_bursts(fits: Sequence[CollectiveFit], samples: Samples, seed: int) -> list[CollectiveFit]:
+    """The fits, with the burst of every p2p between nodes that was measured after work, too."""
+    cold = usual(samples).where(groups=1, cold=True, operation="p2p")
+    return [
+        fit.model_copy(update={"burst": burst}) if (burst := _burst(fit, cold, seed)) else fit
+        for fit in fits
+    ]
+
+
+def _burst(fit: CollectiveFit, cold: Samples, seed: int) -> Burst | None:
+    """None where nothing was measured, or nothing passes at once."""
+    if fit.operation != "p2p" or fit.level == "node":
+        return None
+    rows = cold.where(library=fit.library, device=fit.device, level=fit.level)
+    times = {
+        int(nbytes): (of["seconds"], of["launch"])
+        for (nbytes,), of in sorted(rows.groups("nbytes").items())
+    }
+    if len(times) < FEWEST_SIZES:
+        return None
+    sizes = np.array(list(times), dtype=float)
+    in_a_row = np.array([fit.seconds(nbytes) for nbytes in times])
+    beta = fit.beta_s_per_byte.value
+    measured = _medians([seconds for seconds, _ in times.values()])
+    nbytes, share = bucket(sizes, in_a_row, measured, beta)
+    rng = np.random.default_rng(seed)
+    drawn = [
+        bucket(sizes, in_a_row, _medians([_drawn(rng, *of) for of in times.values()]), beta)
+        for _ in range(BOOTSTRAPS)
+    ]
+    low, high = np.quantile([size for size, _ in drawn], (0.025, 0.975))
+    surely = np.quantile([size * part for size, part in drawn], 0.025)
+    saved = share * beta * np.minimum(sizes, nbytes) / in_a_row
+    if surely <= 0 or saved.max() < LEAST_SAVED:
+        return None
+    return Burst(nbytes=Estimate.around(nbytes, float(low), float(high)), share=share)
+
+
+def bucket(sizes: Floats, in_a_row: Floats, after_work: Floats, beta: float) -> tuple[float, float]:
+    """(bytes, share) of after_work = in_a_row - share beta min(m, bytes), by least relative squares.
+
+    All are of `sizes` [n], in B and s. Bytes are at most the largest size: where even that passes at
+    once, they are at least as many.
+    """
+    saved = 1.0 - after_work / in_a_row
+
+    def share_of(nbytes: float) -> tuple[float, float]:
+        x = beta * np.minimum(sizes, nbytes) / in_a_row
+        share = float(np.clip(x @ saved / (x @ x), 0.0, 1.0))
+        return share, float(np.sum((saved - share * x) ** 2))
+
+    # the loss has a kink at each size: a minimum between every two of them
+    borders = np.log(np.concatenate(([sizes[0] / 2.0], sizes)))
+    found = [
+        minimize_scalar(lambda x: share_of(float(np.exp(x)))[1], bounds=ends, method="bounded")
+        for ends in pairwise(borders)
+    ]
+    best = min(found, key=lambda one: float(one.fun))
+    nbytes = float(np.exp(best.x))
+    return nbytes, share_of(nbytes)[0]
+
+
+def _medians(times: Sequence[Floats]) -> Floats:
+    return np.array([np.median(of) for of in times])
+
+
+def _drawn(rng: np.random.Generator, seconds: Floats, launches: Floats) -> Floats:
+    """As many repetitions again, drawn from those of each launch."""
+    return np.concatenate(
+        [rng.choice(of, len(of)) for of in (seconds[launches == n] for n in np.unique(launches))]
+    )
