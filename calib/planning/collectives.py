@@ -267,16 +267,20 @@ class _Maker:
         return cases
 
     def after_work(self) -> list[Case]:
-        """Messages between nodes from cold caches: between two of them the link rests.
+        """Messages both ways between nodes from cold caches, and in a row.
 
-        Beside those in a row they say what it takes at once then (fitting/sections/bursts.py).
+        Between two of the first the links rest, so the pair says what they take at once
+        (fitting/sections/bursts.py). One way at a time, a link always rests while the answer comes.
         """
         return [
-            self.case("p2p", nbytes, 2, 1, f"a message after work between {level}", **how)
+            self.case("p2p_both", nbytes, 2, 1, why, stride=stride, cold=cold)
             for level, stride, _ in self._levels()
             if level != NODE and "p2p" in self.request.collectives
-            for how in [{"stride": stride, "cold": True}]
             if fits(self.machine.ranks, 2, stride, 1)
+            for cold, why in [
+                (True, f"messages after work between {level}"),
+                (False, f"the same in a row between {level}"),
+            ]
             for nbytes in AFTER_WORK_BYTES
         ]
 

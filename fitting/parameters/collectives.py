@@ -146,8 +146,8 @@ class CollectiveFit(CollectiveLaw):
     )
     burst: Burst | None = Field(
         default=None,
-        description="of p2p: what passes at once where a message follows work; null: nothing does, or "
-        "it was not measured",
+        description="of p2p_both: what passes at once where a message follows work; null: nothing does, "
+        "or it was not measured",
     )
     left_out_error: Ratio | None = Field(
         default=None,

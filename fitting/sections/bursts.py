@@ -3,7 +3,8 @@
 A shaper of a cloud or a switch lets a burst pass before its rate holds (a token bucket), and a deep
 queue takes one before the sender must wait. In a loop of messages either is full; in an iteration ranks
 compute meanwhile. The messages after work are those from cold caches: between two of them a rank goes
-through memory for tens of milliseconds (microbench/timing/caches.py).
+through memory for tens of milliseconds (microbench/timing/caches.py). Both ranks send at once: of one
+way at a time each rests while the answer comes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from calib.foundation.arrays import Floats
 from calib.foundation.records import Estimate
 from calib.microbench.records.samples import Samples
 
+BOTH_WAYS = "p2p_both"
 BOOTSTRAPS = 200
 FEWEST_SIZES = 3
 # of a message's time: less may be the caches
@@ -27,8 +29,8 @@ LEAST_SAVED = 0.1
 
 
 def with_bursts(fits: Sequence[CollectiveFit], samples: Samples, seed: int) -> list[CollectiveFit]:
-    """The fits, with the burst of every p2p between nodes that was measured after work, too."""
-    cold = usual(samples).where(groups=1, cold=True, operation="p2p")
+    """The fits, with the burst of messages both ways that were measured after work, too."""
+    cold = usual(samples).where(groups=1, cold=True, operation=BOTH_WAYS)
     return [
         fit.model_copy(update={"burst": burst}) if (burst := _burst(fit, cold, seed)) else fit
         for fit in fits
@@ -37,7 +39,7 @@ def with_bursts(fits: Sequence[CollectiveFit], samples: Samples, seed: int) -> l
 
 def _burst(fit: CollectiveFit, cold: Samples, seed: int) -> Burst | None:
     """None where nothing was measured, or nothing passes at once."""
-    if fit.operation != "p2p" or fit.level == "node":
+    if fit.operation != BOTH_WAYS or fit.level == "node":
         return None
     rows = cold.where(library=fit.library, device=fit.device, level=fit.level)
     times = {

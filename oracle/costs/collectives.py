@@ -184,11 +184,14 @@ class CollectiveCosts:
     def saved(self, message: Message, rested_s: float) -> Estimate | None:
         """Seconds that a message saves where its links rested before; None where nothing passes at once.
 
-        The ranks of a node share what its link takes.
+        The ranks of a node share what its link takes. A message one way was measured on links that rest
+        while the answer comes.
         """
         layout = GroupLayout.of(message)
         names = self.levels.names(layout)
-        fit = next((fit for fit in self._fits_of("p2p", names) if fit.burst is not None), None)
+        if message.operation == "p2p" or names == (NODE,):
+            return None
+        fit = next((fit for fit in self._fits_of("p2p_both", names) if fit.burst is not None), None)
         if fit is None or fit.burst is None:
             return None
         p, flows = message.group_size, max(self.levels.flows(layout), 1)

@@ -5,7 +5,8 @@ A stage has a forward and a backward slot for each of S micro-batches, in which 
 All micro-batches take equally long at a stage, so the longest path has a closed form.
 
 GPipe (Huang et al., 2019): all forwards, then all backwards. Each half is a flow shop of S identical
-jobs: sum of the slots + (S-1) times the longest.
+jobs: sum of the slots + (S-1) times the longest. A link that carries a message while both its stages
+compute is a machine of that shop, too.
 
 1F1B (PipeDream's schedule with a flush): stage i of 0..p-1 begins with min(S, p-1-i) forwards, then
 alternates forward and backward. With slots a_i, r_i and P_i the sum of a_j + r_j over j < i,
@@ -34,26 +35,54 @@ Span = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """The slots whose times add up to the makespan."""
+    """The slots whose times add up to the makespan, of stages and of the links between them."""
 
     forward: tuple[Span, ...]
     backward: tuple[Span, ...]
+    forward_links: tuple[Span, ...] = ()
+    backward_links: tuple[Span, ...] = ()
 
     def of(self, direction: str) -> tuple[Span, ...]:
         """The spans of one direction."""
         return self.forward if direction == "forward" else self.backward
 
+    def links(self, direction: str) -> tuple[Span, ...]:
+        """Those of links; link i is between stages i and i + 1."""
+        return self.forward_links if direction == "forward" else self.backward_links
+
 
 def critical_path(
-    schedule: Schedule, forward: Sequence[float], backward: Sequence[float], segments: int
+    schedule: Schedule,
+    forward: Sequence[float],
+    backward: Sequence[float],
+    segments: int,
+    forward_links: Sequence[float] = (),
+    backward_links: Sequence[float] = (),
 ) -> CriticalPath:
-    """The longest path, given every stage's seconds per slot and S micro-batches."""
+    """The longest path, given every stage's seconds per slot and S micro-batches.
+
+    And of GPipe those of links that need neither of their stages.
+    """
     if schedule == "1f1b":
         return _one_forward_one_backward(forward, backward, segments)
-    everything = (0, len(forward), 1)
-    return CriticalPath(
-        _some((everything, _at(_slowest(forward), segments - 1))),
-        _some((everything, _at(_slowest(backward), segments - 1))),
+    stages, links = zip(
+        _flow_shop(forward, forward_links, segments),
+        _flow_shop(backward, backward_links, segments),
+        strict=True,
+    )
+    return CriticalPath(*stages, *links)
+
+
+def _flow_shop(
+    stages: Sequence[float], links: Sequence[float], segments: int
+) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """The spans of stages, and of links: each once, and the slowest of all for all other jobs."""
+    slowest, busiest = _slowest(stages), _slowest(links) if links else 0
+    on_a_link = bool(links) and links[busiest] > stages[slowest]
+    others = segments - 1
+    return (
+        _some(((0, len(stages), 1), _at(slowest, 0 if on_a_link else others))),
+        _some(((0, len(links), 1), _at(busiest, others if on_a_link else 0))),
     )
 
 

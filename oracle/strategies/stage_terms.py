@@ -42,6 +42,8 @@ from calib.oracle.strategies.common import DIRECTIONS, SYMBOLS, exchange_of
 from calib.oracle.strategies.schedules import CriticalPath, critical_path
 from calib.oracle.terms import Term
 
+NOT_CARRIED: Mapping[Direction, Sequence[Cost]] = dict.fromkeys(DIRECTIONS, ())
+
 
 class Layers:
     """Costs of the layers in an iteration, at the micro-batch; those `again` have a second forward."""
@@ -124,6 +126,11 @@ class Stages:
         self.borders = stage_borders(model, division.boundaries)
         self.slots = {d: by_stage(seconds[d], self.borders) for d in DIRECTIONS}
         self.sends = {d: self._sends(d) for d in DIRECTIONS}
+        node = costs.network.levels.ranks_per_node
+        # of each border: whether its messages go from node to node, beside what its stages do
+        self.apart = [
+            division.schedule == "gpipe" and end % node == 0 for end in range(1, division.p)
+        ]
 
     def terms(self) -> list[Term]:
         """The terms of an iteration on the slowest stage's rank: forward, backward, layerwise.
@@ -137,7 +144,8 @@ class Stages:
         own = {d: cost.times(segments) for d, cost in slowest.items()}
         held = {d: self._held(d) for d in DIRECTIONS}
         alone = self._path(self.slots)
-        longest = self._path({d: _with(self.slots[d], held[d]) for d in DIRECTIONS})
+        slots = {d: _with(self.slots[d], held[d]) for d in DIRECTIONS}
+        longest = self._path(slots, {d: self._carried(d) for d in DIRECTIONS})
         return [
             *self._ideal_terms(ideal),
             *self._unequal_terms(own, ideal),
@@ -156,10 +164,19 @@ class Stages:
         both = [f + b for f, b in zip(*self.slots.values(), strict=True)]
         return max(range(len(both)), key=both.__getitem__)
 
-    def _path(self, slots: dict[Direction, list[float]]) -> CriticalPath:
-        division = self.division
+    def _path(
+        self,
+        slots: dict[Direction, list[float]],
+        carried: Mapping[Direction, Sequence[Cost]] = NOT_CARRIED,
+    ) -> CriticalPath:
+        links = {d: [cost.seconds for cost in carried[d]] for d in DIRECTIONS}
         return critical_path(
-            division.schedule, slots["forward"], slots["backward"], division.segments
+            self.division.schedule,
+            slots["forward"],
+            slots["backward"],
+            self.division.segments,
+            links["forward"],
+            links["backward"],
         )
 
     def _seconds(self, path: CriticalPath, direction: Direction) -> float:
@@ -240,7 +257,15 @@ class Stages:
         self, alone: CriticalPath, longest: CriticalPath, held: dict[Direction, list[Cost]]
     ) -> Term:
         """What sending adds: the messages on the critical path, less the compute that it avoids."""
-        sent = total(sent_on(longest, d, self.sends[d], held[d]) for d in DIRECTIONS)
+        near = {d: self._near(d) for d in DIRECTIONS}
+        sent = total(
+            cost
+            for d in DIRECTIONS
+            for cost in (
+                sent_on(longest, d, near[d], held[d]),
+                carried_on(longest, d, self._carried(d)),
+            )
+        )
         if longest != alone:
             less = sum(self._seconds(alone, d) - self._seconds(longest, d) for d in DIRECTIONS)
             sent = sent._replace(seconds=max(0.0, sent.seconds - less))
@@ -260,10 +285,12 @@ class Stages:
     def _held(self, direction: Direction) -> list[Cost]:
         """How long the messages of a micro-batch occupy each stage, sending and receiving.
 
-        A message occupies both ends: on CPUs a core copies at either, and MPI progresses only inside a
-        call (measured: docs/accuracy.md). Under 1F1B only the sender counts, for want of a closed form.
+        A message inside a node occupies both ends: on CPUs a core copies at either, and MPI progresses
+        only inside a call (measured: docs/accuracy.md). One between nodes waits in sockets or cards, and
+        the link is a machine of its own (`_carried`). Under 1F1B only the sender counts, for want of a
+        closed form.
         """
-        sends = self.sends[direction]
+        sends = self._near(direction)
         if self.division.schedule == "1f1b":
             return sends
         forward = direction == "forward"
@@ -272,6 +299,20 @@ class Stages:
         distinct = dict(zip(pairs, zip(sends, received, strict=True), strict=True))
         made = {pair: total(both) for pair, both in distinct.items()}
         return [made[pair] for pair in pairs]
+
+    def _near(self, direction: Direction) -> list[Cost]:
+        """Each stage's cost of sending a micro-batch inside a node; between nodes NOTHING."""
+        borders = [*self.apart, False] if direction == "forward" else [False, *self.apart]
+        pairs = zip(self.sends[direction], borders, strict=True)
+        return [NOTHING if apart else cost for cost, apart in pairs]
+
+    def _carried(self, direction: Direction) -> list[Cost]:
+        """How long each link between nodes carries the messages of a micro-batch; empty without any."""
+        if not any(self.apart):
+            return []
+        sends = self.sends[direction]
+        sends = sends[:-1] if direction == "forward" else sends[1:]
+        return [cost if apart else NOTHING for cost, apart in zip(sends, self.apart, strict=True)]
 
     def _sends(self, direction: Direction) -> list[Cost]:
         """Each stage's cost of sending a micro-batch on, or its gradients back; equal ones are shared.
@@ -283,19 +324,15 @@ class Stages:
         item_bytes = self.model.items.activation_bytes
         levels, through = self.costs.network.levels, crossings(self.model)
         strides = strides_of(self.division.p, levels.ranks_per_node, levels.nodes_per_rack)
-        known: dict[tuple[Crossing, int, float], Cost] = {}
+        known: dict[tuple[Crossing, int], Cost] = {}
         costs = []
-        # a stage computes a micro-batch before it sends it on, and its link rests
-        senders = self.slots[direction][:-1] if forward else self.slots[direction][1:]
-        for border, stride, rested in zip(self.division.boundaries, strides, senders, strict=True):
-            key = through[border], stride, rested
+        for border, stride in zip(self.division.boundaries, strides, strict=True):
+            key = through[border], stride
             cost = known.get(key)
             if cost is None:
                 items = key[0].forward if forward else key[0].backward
                 sent = [p2p(message_bytes(n * batch, item_bytes), stride) for n in items]
-                each = [self.costs.sent(m, item_bytes) for m in sent]
-                saved = [self.costs.rested(m, rested, c) for m, c in zip(sent, each, strict=True)]
-                known[key] = cost = total([*each, *saved[:1]])
+                known[key] = cost = total(self.costs.sent(m, item_bytes) for m in sent)
             costs.append(cost)
         return [*costs, NOTHING] if forward else [NOTHING, *costs]
 
@@ -360,6 +397,16 @@ def sent_on(
         of = sends if number == 0 else held
         counts = Counter(map(id, of[first:after]))
         distinct = {id(cost): cost for cost in of[first:after]}
+        costs += [distinct[key].times(n * count) for key, n in counts.items()]
+    return total(costs)
+
+
+def carried_on(path: CriticalPath, direction: Direction, carried: Sequence[Cost]) -> Cost:
+    """The messages that links between nodes carry on a path."""
+    costs: list[Cost] = []
+    for first, after, count in path.links(direction):
+        counts = Counter(map(id, carried[first:after]))
+        distinct = {id(cost): cost for cost in carried[first:after]}
         costs += [distinct[key].times(n * count) for key, n in counts.items()]
     return total(costs)
 

@@ -23,6 +23,7 @@ from calib.fitting.launches import (
     Spread,
     centers,
     factor_of,
+    factors_of_one,
     inverse_trigamma,
     launch_factors,
     log_median,
@@ -229,6 +230,25 @@ def test_another_launch_is_within_the_factor(own: float, common: float) -> None:
         passes = [[(x, 2.0 * x) for x in np.exp(of[:3])] for of in y]
         held += (np.abs(y[:, 3]) < math.log(factor_of_models(*passes)[1])).tolist()
     assert 0.9 < np.mean(held) <= 1.0
+
+
+def test_few_launches_borrow_from_those_of_others() -> None:
+    """Two launches of a kind beside six of another: within twice the noise, and a third is covered."""
+    dice = np.random.default_rng(5)
+    held, factors = list[bool](), list[float]()
+    for _ in range(100):
+        many, few = (cases_of(drawn(dice, n, 0.01, 0.1, 5), 1e-6) for n in (6, 3))
+        seen = [{number: case[number] for number in (0, 1)} for case in few]
+        found = factors_of_one({"many": many, "few": seen})
+        factors.append(found["few"])
+        for case, two in zip(few, seen, strict=True):
+            center = sum(launch.log_median for launch in two.values()) / 2
+            held.append(abs(case[2].log_median - center) < math.log(found["few"]))
+    # about the mean of two launches a third differs by sqrt(1.5) of what one does
+    assert np.mean(held) >= 0.85
+    assert np.median(factors) < math.exp(4 * 0.1)
+    alone = factors_of_one({"few": seen})
+    assert alone["few"] != found["few"], "the others are heard"
 
 
 def test_without_models_in_place_launches_differ_as_those_of_layers_do() -> None:

@@ -148,7 +148,8 @@ def test_all_three_messages_are_one_exchange_of_the_weights() -> None:
         return cost
 
     tensors = SimpleNamespace(passing=lambda *_: NOTHING, exchanging=exchanging)
-    costs: Any = SimpleNamespace(tensors=tensors, sent=lambda *_: NOTHING)
+    nothing = {"sent": lambda *_: NOTHING, "rested": lambda *_: NOTHING}
+    costs: Any = SimpleNamespace(tensors=tensors, **nothing)
     exchange_terms(small(), Division("data+spatial", 4, 12, 2, gradients="all"), costs)
     assert len(asked) == 3 and sum(asked) == pytest.approx(1624, rel=1e-12)
 

@@ -270,6 +270,23 @@ def test_a_training_is_one_launch() -> None:
     assert one.total.high == pytest.approx(one.total.value + up)
 
 
+def test_messages_differ_from_launch_to_launch_by_themselves() -> None:
+    """A link does not slow down with the cores; without what messages say, they are as the rest."""
+    calm = measured_machine()
+    own = [fit.model_copy(update={"launch_factor": 1.5}) for fit in calm.collectives]
+    known = calm.model_copy(update={"launch_factors": {2: 1.25}, "collectives": own})
+    one, many = each(NET, "data", 2, 4, known), each(NET, "data", 2, 4, calm)
+    for phase, cost in one.phases.items():
+        before = many.phases[phase]
+        # what an iteration adds to the message of 4 ms is no message
+        more = 0.5 * 4e-3 if phase == "exchange" else 0.25 * before.value
+        up = hypot(before.high - before.value, more)
+        assert cost.high == pytest.approx(before.value + up)
+    of_exchange = 1.0 + 0.5 * 4e-3 / one.phases["exchange"].value
+    assert one.launch_factors["exchange"] == pytest.approx(of_exchange)
+    assert one.launch_factors["forward"] == pytest.approx(1.25)
+
+
 def test_how_launches_of_the_nearest_number_of_ranks_differ() -> None:
     known = measured_machine().model_copy(update={"launch_factors": {1: 1.5, 2: 1.2, 8: 1.1}})
     found = {p: known.launch_factor(p) for p in (1, 2, 3, 4, 5, 1000)}

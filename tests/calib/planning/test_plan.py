@@ -38,7 +38,13 @@ from calib.oracle.layout.units import model_units
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.template import groups
 from calib.oracle.trace.tracing import trace
-from calib.planning.collectives import ENOUGH_BYTES, powers, size_grid, two_dimensional
+from calib.planning.collectives import (
+    AFTER_WORK_BYTES,
+    ENOUGH_BYTES,
+    powers,
+    size_grid,
+    two_dimensional,
+)
 from calib.planning.layers import FLOPS_PER_BYTE, ranked
 from calib.planning.plan import Draft, draft, joined, plan_for_run, specs_of
 from calib.planning.points import planned_launches, points_of
@@ -243,7 +249,7 @@ def overlapping(drafted: Draft) -> list[tuple[str, str, int]]:
 
 
 def test_overlap(specs: dict[str, ModelSpec]) -> None:
-    """Of the two models with the most weights, at the largest p of one host."""
+    """Of the two models with the most weights, at the largest p, and at that of one host."""
     heavy = sorted(specs, key=lambda name: -specs[name].parameter_items)
     assert overlapping(default(FULL, specs)) == [(m, "torch_mpi", 4) for m in heavy[:2]]
     assert overlapping(default(FULL, specs, (1,))) == []
@@ -253,7 +259,20 @@ def test_overlap(specs: dict[str, ModelSpec]) -> None:
     gloo = default(FULL, specs, (1, 2), libraries=("mpi", "torch_gloo"), overlap=1)
     assert overlapping(gloo) == [(heavy[0], "torch_gloo", 2)]
     two_hosts = draft(request_of(FULL, p=(2, 4, 8), ranks=8), cluster(4, nodes=2), specs)
-    assert {p for *_, p in overlapping(two_hosts)} == {4}
+    assert [p for *_, p in overlapping(two_hosts)] == [4, 4, 8, 8]
+    apart = draft(request_of(FULL, p=(1, 2), ranks=2), cluster(1, nodes=2), specs)
+    assert [p for *_, p in overlapping(apart)] == [2, 2]
+
+
+def test_messages_after_work_go_between_nodes(specs: dict[str, ModelSpec]) -> None:
+    """At every level but that of a node's ranks, which share a memory."""
+    assert not collectives(default(FULL, specs).plan, operation="p2p_both", cold=True)
+    three = cluster(2, nodes_per_rack=2, nodes=4)
+    plan = draft(request_of(FULL, p=(8,), ranks=8), three, specs).plan
+    found = collectives(plan, operation="p2p_both", cold=True)
+    assert {case.stride for case in found} == {2, 4}
+    for stride in (2, 4):
+        assert sorted(c.nbytes for c in found if c.stride == stride) == AFTER_WORK_BYTES
 
 
 def test_no_case_twice(plan: Plan) -> None:
