@@ -305,7 +305,7 @@ def _collective(row: CsvRow, fit: CollectiveFit) -> Rows:
     yield row._replace(law="points").of("launch_factor", fit.launch_factor)
     if fit.burst is not None:
         burst = row._replace(law="burst")
-        yield from burst.fields(fit.burst, "nbytes")
+        yield burst.of("bytes", fit.burst.nbytes, BYTES)
         yield burst.of("share", fit.burst.share)
     law = row._replace(law="pieces", error=fit.pieces_mean_relative_error)
     for part, piece in enumerate(fit.pieces):

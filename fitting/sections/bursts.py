@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize_scalar, nnls
 
 from calib.fitting.parameters.collectives import Burst, CollectiveFit
 from calib.fitting.sections.collective_rows import usual
@@ -22,8 +22,8 @@ from calib.foundation.records import Estimate
 from calib.microbench.records.samples import Samples
 
 BOTH_WAYS = "p2p_both"
-BOOTSTRAPS = 200
-FEWEST_SIZES = 3
+BOOTSTRAPS = 100
+FEWEST_SIZES = 4  # for three numbers
 # of a message's time: less may be the caches
 LEAST_SAVED = 0.1
 
@@ -67,22 +67,30 @@ def _burst(fit: CollectiveFit, cold: Samples, seed: int) -> Burst | None:
 
 
 def bucket(sizes: Floats, in_a_row: Floats, after_work: Floats, beta: float) -> tuple[float, float]:
-    """(bytes, share) of after_work = in_a_row - share beta min(m, bytes), by least relative squares.
+    """(bytes, share) of after_work = in_a_row + cold - share beta min(m, bytes), cold >= 0.
 
-    All are of `sizes` [n], in B and s. Bytes are at most the largest size: where even that passes at
-    once, they are at least as many.
+    By least relative squares; all are of `sizes` [n], in B and s. Cold code and caches cost every
+    message as much, which is no part of a burst. Bytes are at most the largest size: where even that
+    passes at once, they are at least as many.
     """
-    saved = 1.0 - after_work / in_a_row
+    saved, cold = 1.0 - after_work / in_a_row, -1.0 / in_a_row
 
     def share_of(nbytes: float) -> tuple[float, float]:
         x = beta * np.minimum(sizes, nbytes) / in_a_row
-        share = float(np.clip(x @ saved / (x @ x), 0.0, 1.0))
-        return share, float(np.sum((saved - share * x) ** 2))
+        (share, _), loss = nnls(np.stack([x, cold], axis=1), saved)
+        if share > 1:
+            share, loss = 1.0, nnls(cold[:, None], saved - x)[1]
+        return float(share), float(loss)
 
     # the loss has a kink at each size: a minimum between every two of them
     borders = np.log(np.concatenate(([sizes[0] / 2.0], sizes)))
     found = [
-        minimize_scalar(lambda x: share_of(float(np.exp(x)))[1], bounds=ends, method="bounded")
+        minimize_scalar(
+            lambda x: share_of(float(np.exp(x)))[1],
+            bounds=ends,
+            method="bounded",
+            options={"xatol": 1e-3},
+        )
         for ends in pairwise(borders)
     ]
     best = min(found, key=lambda one: float(one.fun))

@@ -17,7 +17,7 @@ from tests.reports.made_findings import HOSTILE
 
 from calib.export import csv_table, numbers_json
 from calib.export.target import Exported, ExportRequest, Source
-from calib.fitting.parameters.collectives import CollectivePoint, HockneyPiece, SharedPoint
+from calib.fitting.parameters.collectives import Burst, CollectivePoint, HockneyPiece, SharedPoint
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.provenance import MergedSource
 from calib.foundation.records import Estimate
@@ -63,6 +63,7 @@ def falling() -> Parameters:
             intercept_s=Estimate(value=intercept, low=2 * intercept, high=1e-7),
         ),
     ]
+    burst = Burst(nbytes=filled.near(131e3), share=0.75)
     law = filled.work(
         neighbours=[(-1.5, 0.25, 7.5, -0.3), (2.0, -4.0, 9.0, 0.2)],
         residual_quantiles=filled.QUANTILES,
@@ -71,7 +72,7 @@ def falling() -> Parameters:
         intervals={"call_s": (9e-6, 1.1e-5), "unheard": (1, 2)},
     )
     content = filled.filled(
-        collectives=[filled.collective(pieces=pieces, outliers_nbytes=[512])],
+        collectives=[filled.collective(pieces=pieces, outliers_nbytes=[512], burst=burst)],
         work=[law],
         structural=[filled.structural()],
         nodes=3,

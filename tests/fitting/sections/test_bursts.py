@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.rows import as_samples, sample
 
@@ -17,14 +17,14 @@ from calib.fitting.sections.collectives import collective_fits
 from calib.foundation.records import Estimate
 from calib.microbench.records.samples import Sample
 
-ALPHA_S, BETA = 1e-4, 2.7e-8
+ALPHA_S, BETA, COLD_S = 1e-4, 2.7e-8, 4e-4
 IN_A_ROW = [2**k for k in range(3, 25)]
 AFTER_WORK = [2**k for k in (13, 15, 17, 19, 21)]
 
 
-def sent(nbytes: int, burst: float = 0.0, share: float = 0.0) -> float:
-    """Seconds of a message through a bucket of `burst` bytes that is full."""
-    return ALPHA_S + BETA * (nbytes - share * min(nbytes, burst))
+def sent(nbytes: int, burst: float = 0.0, share: float = 0.0, cold: float = 0.0) -> float:
+    """Seconds of a message, `cold` s longer, through a bucket of `burst` bytes that is full."""
+    return ALPHA_S + cold + BETA * (nbytes - share * min(nbytes, burst))
 
 
 def rows(noise: float, burst: float, share: float, **fields: Any) -> list[Sample]:
@@ -37,7 +37,8 @@ def rows(noise: float, burst: float, share: float, **fields: Any) -> list[Sample
             launch=launch,
             repetition=i,
             cold=cold,
-            seconds=sent(m, *(burst, share) if cold else ()) * math.exp(noise * dice.normal()),
+            seconds=sent(m, *(burst, share, COLD_S) if cold else ())
+            * math.exp(noise * dice.normal()),
             **about,
         )
         for cold, sizes in ((False, IN_A_ROW), (True, AFTER_WORK))
@@ -54,12 +55,13 @@ def found(rows: list[Sample]) -> Burst | None:
     return fit.burst
 
 
-@given(st.floats(1.5 * 2**13, 0.9 * 2**21), st.floats(0.3, 1.0))
-def test_a_bucket_without_noise(burst: float, share: float) -> None:
-    """Bytes and share are those planted."""
+@settings(max_examples=30, deadline=None)
+@given(st.floats(1.5 * 2**15, 0.9 * 2**21), st.floats(0.3, 1.0), st.floats(0, COLD_S))
+def test_a_bucket_without_noise(burst: float, share: float, cold: float) -> None:
+    """Bytes and share are those planted; two sizes below tell the share from what is cold."""
     sizes = np.array(AFTER_WORK, dtype=float)
     in_a_row = np.array([sent(m) for m in AFTER_WORK])
-    after = np.array([sent(m, burst, share) for m in AFTER_WORK])
+    after = np.array([sent(m, burst, share, cold) for m in AFTER_WORK])
     nbytes, part = bucket(sizes, in_a_row, after, BETA)
     assert nbytes == pytest.approx(burst, rel=1e-2)
     assert part == pytest.approx(share, rel=1e-2)
