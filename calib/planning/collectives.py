@@ -273,7 +273,7 @@ class _Maker:
         (fitting/sections/bursts.py). One way at a time, a link always rests while the answer comes.
         """
         return [
-            self.case("p2p_both", nbytes, 2, 1, why, stride=stride, cold=cold)
+            self.case("p2p_both", nbytes, 2, 0, why, stride=stride, cold=cold)
             for level, stride, _ in self._levels()
             if level != NODE and "p2p" in self.request.collectives
             if fits(self.machine.ranks, 2, stride, 1)
