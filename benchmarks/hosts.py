@@ -2,10 +2,12 @@
 
     python -m benchmarks.hosts FOLDER HOSTS MEGABITS [OPTION OF CALIBRATE...]
 
-The hosts share the cores of one machine. A calibration would mark its rows and use none of them; here
-each host says that it is a machine of its own. So FOLDER/run is of no machine: it shows what the laws
-are worth between hosts, where ranks wait for a network, and its parameter file is for nothing else.
-MPICH chooses the algorithms of collectives itself.
+The hosts share one machine. A calibration would mark its rows and use none of them; here each host says
+that it is a machine of its own. So FOLDER/run is of no machine: it shows what the laws are worth between
+hosts, where ranks wait for a network, and its parameter file is for nothing else. Each host has a core
+of its own where there are enough; else each takes the ranks of the others for strangers on its cores,
+and what ranks wait for cores is taken out of the calibration and not of the trainings. MPICH chooses the
+algorithms of collectives itself.
 """
 
 from __future__ import annotations
@@ -27,12 +29,13 @@ def main(folder: Path, hosts: int, megabits: float, options: list[str]) -> int:
     """Calibrate into FOLDER/run; the exit status is that of `calib calibrate`."""
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    pinned = hosts <= len(os.sched_getaffinity(0))
     chosen = {name: value for name, value in ENVIRONMENT.items() if "ALGORITHM" not in name}
     # the smallest buckets: what they hold passes after every pause at the speed of memory
     with (
         patch.object(namespaces, "BURST_SECONDS", 0.0),
         patch.object(namespaces, "ENVIRONMENT", chosen),
-        NamespaceCluster(folder, apart=True, hosts=HOSTS[:hosts]) as built,
+        NamespaceCluster(folder, apart=True, hosts=HOSTS[:hosts], pinned=pinned) as built,
     ):
         built.set_rate(megabits)
         variables = [f"--env={name}={value}" for name, value in chosen.items()]
