@@ -232,7 +232,7 @@ def _times(
     """Seconds of a micro-batch, of the messages over each border, and of updates."""
     stages, states = found.levels[-1], pieces.states
     forward, backward, update = [], [], []
-    sent, back = [], [0.0]
+    sent, back, meet = [], [0.0], list[bool]()
     counted = asked.schedule != "pipedream" or pieces.sends  # as the partitioner has it
     ends = accumulate(replicas)  # devices up to and with each stage
     for number, (of, end) in enumerate(zip(stages, ends, strict=True), 1):
@@ -243,17 +243,12 @@ def _times(
         backward.append(max(0.0, whole - first - pieces.spared(start, last)))
         update.append(pieces.update(start, last) + _exchange(found, levels, start, of.end))
         between_nodes = end % asked.per_node == 0
+        meet.append(asked.schedule == "gpipe" and not between_nodes)
         sends = counted and number < len(stages)
         sent.append(pieces.sent("forward", last, between_nodes) if sends else 0.0)
         back.append(pieces.sent("backward", last, between_nodes) if sends else 0.0)
     return StageTimes(
-        forward,
-        backward,
-        update,
-        sent,
-        back[:-1],
-        held=asked.schedule == "1f1b",
-        meet=asked.schedule == "gpipe",
+        forward, backward, update, sent, back[:-1], held=asked.schedule == "1f1b", meet=meet[:-1]
     )
 
 

@@ -26,7 +26,14 @@ from calib.search.pipelines.memory import Holding, fewest_bytes, stage_bytes
 from calib.search.pipelines.partition import replicated
 from calib.search.pipelines.plan_of import StageRow, as_sure, plan_of, space_of
 from calib.search.pipelines.profile import PipelineProfile, profile_of
-from calib.search.pipelines.work import DEFAULT_NOTE, LINEAR_NOTE, batch_of, machines_of, pieces_of
+from calib.search.pipelines.work import (
+    DEFAULT_NOTE,
+    LINEAR_NOTE,
+    batch_of,
+    machines_of,
+    node_of,
+    pieces_of,
+)
 from calib.search.plan import Baseline, SearchedPlan
 from calib.search.request import BudgetOver, SearchRequest, Space
 
@@ -115,7 +122,7 @@ def asked_of(request: SearchRequest) -> PipelineOptions:
         request.word("recompute", ("no", "yes")) == "yes",
         request.optimizer,
         request.devices.memory_bytes,
-        machines_of(request)[0],
+        node_of(request, machines_of(request)),
     )
 
 

@@ -89,6 +89,11 @@ def machines_of(request: SearchRequest) -> tuple[int, ...]:
     return found
 
 
+def node_of(request: SearchRequest, machines: Sequence[int]) -> int:
+    """Devices of a node: the innermost machines, unless each of the only level's is a node."""
+    return machines[0] if len(machines) == 2 or request.devices.per_node > 1 else 1
+
+
 def _agree(machines: tuple[int, ...], devices: Devices) -> bool:
     """Whether the levels hold all devices, and the innermost of them together a node."""
     inside = [*accumulate(machines, operator.mul, initial=1)]
@@ -177,7 +182,7 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
         raise InputError("a model's layers are searched on one or two levels of machines")
     samples = request.samples // microbatches
     count, ratio = len(model.layers), compression_of(request) or 1.0
-    per_node = machines[0] if len(machines) == 2 or request.devices.per_node > 1 else 1
+    per_node = node_of(request, machines)
     devices = Devices(max(1, math.prod(machines) // per_node), per_node)
     machine, _ = adapted(request.machine, devices)
     active = min(devices.per_node, machine.parameters.ranks_per_node)

@@ -4,7 +4,7 @@ A device works through its program in order, each piece as soon as it can: a for
 the stage before has come, a backward when the gradient of the next stage has (in the last stage: after
 its forward), on the device that has the forward's activations. With a flush, updates wait for all
 backwards. Messages between two devices take the link of their stages and direction one after the other.
-`held` devices wait until theirs is sent; devices that `meet` are both busy with it, from when the
+`held` devices wait until theirs is sent; where devices `meet`, both are busy with it, from when the
 receiver is free for it. A schedule that cannot go on is refused.
 """
 
@@ -35,7 +35,8 @@ class StageTimes:
     """Seconds of one micro-batch by stage: forward, backward, update (with its exchange).
 
     `send_forward[i]`: its output to stage i + 1; `send_backward[i]`: its gradient to stage i - 1 (the
-    last and the first are not used); empty where sending is free.
+    last and the first are not used); empty where sending is free. `meet[i]`: whether the devices of
+    stages i and i + 1 are both busy with a message; empty where none are.
     """
 
     forward: Sequence[float]
@@ -44,7 +45,7 @@ class StageTimes:
     send_forward: Sequence[float] = ()
     send_backward: Sequence[float] = ()
     held: bool = False
-    meet: bool = False
+    meet: Sequence[bool] = ()
 
     def of(self, work: DeviceWork) -> float:
         """Seconds of one piece of work; a recompute is a forward."""
@@ -239,7 +240,7 @@ class _Run:
         if receiver == device or not seconds:
             self._push(now, "arrives", receiver, key)
             return now
-        if self.times.meet:
+        if self.times.meet and self.times.meet[min(stage, to)]:
             self.offered[key] = device, work
             if key in self.waiting:
                 self._meet(key, now)

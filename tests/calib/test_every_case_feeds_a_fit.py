@@ -29,7 +29,14 @@ from calib.planning.request import FULL, QUICK, Effort, request_of
 
 
 def of_collective(case: CollectiveCase, row: Sample, found: Parameters) -> bool:
-    """A point of a law; of several groups one of contention; of cold buffers the exchange in place."""
+    """A point of a law; of several groups one of contention; of cold buffers the exchange in place.
+
+    Of cold messages both ways the burst.
+    """
+    if case.cold and case.operation == "p2p_both":
+        about = case.operation, row.library, row.level
+        laws = [x for x in found.collectives if (x.operation, x.library, x.level) == about]
+        return any(law.burst is not None for law in laws)
     if case.cold:
         exchanges = [law for law in found.composition if law.phase == "exchange"]
         return any(f"cold {row.nbytes} B" in law.models for law in exchanges)
