@@ -395,20 +395,21 @@ def sent_on(
     costs: list[Cost] = []
     for number, (first, after, count) in enumerate(path.of(direction)):
         of = sends if number == 0 else held
-        counts = Counter(map(id, of[first:after]))
-        distinct = {id(cost): cost for cost in of[first:after]}
-        costs += [distinct[key].times(n * count) for key, n in counts.items()]
+        costs += _each_once(of[first:after], count)
     return total(costs)
 
 
 def carried_on(path: CriticalPath, direction: Direction, carried: Sequence[Cost]) -> Cost:
     """The messages that links between nodes carry on a path."""
-    costs: list[Cost] = []
-    for first, after, count in path.links(direction):
-        counts = Counter(map(id, carried[first:after]))
-        distinct = {id(cost): cost for cost in carried[first:after]}
-        costs += [distinct[key].times(n * count) for key, n in counts.items()]
-    return total(costs)
+    spans = path.links(direction)
+    return total(cost for first, after, n in spans for cost in _each_once(carried[first:after], n))
+
+
+def _each_once(costs: Sequence[Cost], count: int) -> list[Cost]:
+    """The different ones, `count` times as often as they are there; most stages share theirs."""
+    counts = Counter(map(id, costs))
+    distinct = {id(cost): cost for cost in costs}
+    return [distinct[key].times(n * count) for key, n in counts.items()]
 
 
 @lru_cache(maxsize=256)
