@@ -11,6 +11,7 @@ from calib.foundation.files import is_special
 from calib.foundation.run_files import LOG_FILE
 from calib.microbench.probe import probe as probe_hosts
 from calib.microbench.records.cluster import Cluster
+from calib.microbench.timing.watchdog import HANG_SECONDS
 from calib.microbench.topology.filling import filled
 from calib.microbench.topology.found import FoundTopology
 
@@ -46,7 +47,7 @@ def probe(
     FileError
         The file that was there is broken.
     RanksEnded
-        A rank failed, or could not be started.
+        A rank failed, could not be started, or said nothing for minutes.
     """
     before = _before(path)
     arguments = ["probe", "-o", str(path.absolute()), *(["--name", name] if name else [])]
@@ -54,7 +55,9 @@ def probe(
         require_device(device, launcher)
     ranks = ranks or default_ranks(launcher, device or default_device())
     log = path.parent / LOG_FILE
-    run_ranks(launcher, ranks, arguments, log, lambda event: None, "nothing was written")
+    run_ranks(
+        launcher, ranks, arguments, log, lambda event: None, "nothing was written", HANG_SECONDS
+    )
     cluster = Cluster.read(path)
     if before is not None:
         cluster = cluster.declared_as(before)

@@ -18,7 +18,7 @@ from tests.helpers.words import words_of
 
 import calib as calib_package
 from calib.fitting.parameters.file import Parameters
-from calib.foundation.run_files import CLUSTER_FILE, PARAMETERS_FILE, REPORT_JSON
+from calib.foundation.run_files import CLUSTER_FILE, LOG_FILE, PARAMETERS_FILE, REPORT_JSON
 from calib.microbench.cases import CollectiveCase, Plan
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.parts import cases_done, part_paths
@@ -170,6 +170,8 @@ def test_a_requeue_goes_on(slurm: SlurmCluster, tmp_path: Path) -> None:
     assert said.count(f"calib: error: interrupted; {KEPT}") == 1
     assert "Restarts=1" in slurm.command("scontrol", "show", "job", job)
     assert kept < rows_of(run) and len(cases_done(run)) == 24
+    # of MPI's start, by pmi2: one that it does not read may be waited for for ever
+    assert "invalid client request" not in (run / LOG_FILE).read_text()
 
 
 def test_each_task_of_an_array_has_nodes_of_its_own(slurm: SlurmCluster, tmp_path: Path) -> None:
