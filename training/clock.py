@@ -77,10 +77,6 @@ class PhaseClock:
         """A context in which the clock is in `phase`."""
         return self._stretches[phase]
 
-    def untimed(self) -> PhaseStretch:
-        """A context whose time is dropped."""
-        return PhaseStretch(self, DROPPED)
-
     def restart(self) -> None:
         """Drop the time since the last switch (an untimed barrier)."""
         self._marks[-1] = DROPPED, self._marks[-1][1]

@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 
 from calib.foundation.errors import InputError
+from calib.microbench.communicators import torch_short  # noqa: F401 (registers its backend)
 from calib.microbench.communicators.buffers import TensorBuffers
 from calib.microbench.communicators.mpi import MpiCommunicator, mpi_control
 from calib.microbench.communicators.rendezvous import Meeting, meet
 from calib.microbench.communicators.torch_groups import destroy_group, new_group
-from calib.microbench.communicators.torch_short import seconds_per_byte  # registers its backend
 from calib.microbench.control import Control
 from calib.microbench.device import CPU, Device
 
@@ -175,22 +175,8 @@ def make(library: str, control: Control, device: Device) -> TorchCommunicator:
     return kinds.get(library, TorchCommunicator)(library, world.whole(), meeting, device)
 
 
-class PacedCommunicator(TorchCommunicator):
-    """Messages of one item that take as long between nodes as whole ones: torch_short.py."""
-
-    def __init__(
-        self, library: str, members: MpiCommunicator, meeting: Meeting | None, device: Device = CPU
-    ) -> None:
-        super().__init__(library, members, meeting, device)
-        self.process_group.s_per_byte = seconds_per_byte(members)
-
-
-def short(library: str, control: Control, paced: bool) -> TorchCommunicator:
-    """Of all ranks of `control`, by MPI or gloo, with messages of one item: torch_short.py.
-
-    `paced`: ranks wait as long as bytes would be on their way between nodes.
-    """
+def short(library: str, control: Control) -> TorchCommunicator:
+    """Of all ranks of `control`, by MPI or gloo, with messages of one item: torch_short.py."""
     world = mpi_control(library, control)
     meeting = None if library == "torch_mpi" else meet(world)
-    kind = PacedCommunicator if paced else TorchCommunicator
-    return kind("torch_short", world.whole(), meeting)
+    return TorchCommunicator("torch_short", world.whole(), meeting)

@@ -13,8 +13,8 @@ from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.microbench.communicators.torch import all_gather_single, reduce_scatter_single, short
 from calib.microbench.communicators.torch_mpi import BACKEND
-from calib.microbench.communicators.torch_short import ASIDE, COMMON
 from calib.microbench.communicators.torch_short import BACKEND as SHORT
+from calib.microbench.communicators.torch_short import COMMON, FILLED
 from calib.microbench.device import CPU
 
 mse_loss: Any = torch.nn.functional.mse_loss
@@ -189,7 +189,7 @@ def torch_short(comm: MpiCommunicator, library: str) -> list[str]:
 
     The tensors are of 1 MiB: sent whole, a ring of blocking sends would wait for ever.
     """
-    made = short(library, comm, paced=True)
+    made = short(library, comm)
     wrong = [] if dist.get_backend(made.process_group) == SHORT else ["backend"]
     part = made.group([0, 1] if comm.rank < 2 else [comm.rank])
     for team in (made, part):
@@ -209,14 +209,11 @@ def _short_calls(team: Any) -> list[str]:
     items, wrong = 2**18, []
     own, common = torch.full((items,), r + 2.0), torch.full((items,), COMMON)
 
-    calls = ASIDE.calls
-
     def expect(name: str, found: torch.Tensor, expected: torch.Tensor, fills: bool) -> None:
-        nonlocal calls
-        if not torch.equal(found, expected) or (ASIDE.calls > calls) != fills:
+        if not torch.equal(found, expected) or (FILLED.take() > 0.0) != fills:
             wrong.append(name)
-        calls = ASIDE.calls
 
+    FILLED.take()
     for later in (False, True):
         for name, call in (
             ("allreduce", dist.all_reduce),
@@ -253,10 +250,9 @@ def _short_calls(team: Any) -> list[str]:
 def _sent_ahead(team: Any) -> bool:
     """Whether all ranks can send before anybody receives; gloo waits for who receives."""
     own, mine = torch.full((2**18,), team.rank + 2.0), torch.zeros(2**18)
-    calls = ASIDE.calls
     team.send(own, (team.rank + 1) % team.size)
     team.receive(mine, (team.rank - 1) % team.size)
-    return torch.equal(mine, torch.full_like(mine, COMMON)) and ASIDE.calls > calls
+    return torch.equal(mine, torch.full_like(mine, COMMON)) and FILLED.take() > 0.0
 
 
 def wrong_size(comm: MpiCommunicator) -> str:

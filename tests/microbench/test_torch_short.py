@@ -1,9 +1,8 @@
-"""Messages of one item: what travels, what a call leaves in its tensors, and how long it waits."""
+"""Messages of one item: what travels, what a call leaves in its tensors, the seconds of filling."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from calib.microbench.communicators import torch_short
-from calib.microbench.communicators.torch_short import ASIDE, COMMON, MOST_WAIT_S, ShortProcessGroup
+from calib.microbench.communicators.torch_short import COMMON, FILLED, ShortProcessGroup
 
 SIZE, RANK = 3, 1
 Call = tuple[str, tuple[Any, ...]]
@@ -47,6 +46,7 @@ def under() -> Group:
 
 @pytest.fixture
 def group(under: Group) -> Any:
+    FILLED.take()
     return ShortProcessGroup(under, RANK, SIZE, "g")
 
 
@@ -63,11 +63,11 @@ def numbers(items: int, first: float = 1.0) -> torch.Tensor:
 def test_what_is_summed_or_sent_stays(
     name: str, group: Any, under: Group, opts: SimpleNamespace
 ) -> None:
-    tensor, calls = numbers(1000), ASIDE.calls
+    tensor = numbers(1000)
     work = getattr(group, name)([tensor], opts)
     assert work.wait() and torch.equal(tensor, numbers(1000))
     assert under.calls == [(name, ([1],))]
-    assert ASIDE.calls == calls, "nothing to fill in, and nothing to wait for"
+    assert FILLED.take() == 0.0
 
 
 def test_gathered_parts_are_ones_own(group: Any, under: Group, opts: SimpleNamespace) -> None:
@@ -105,75 +105,21 @@ def test_messages(group: Any, under: Group) -> None:
     assert under.calls == [("recv", ([1], 0, 5)), ("send", ([1], 2, 6))]
 
 
-def calls_of(group: Any, opts: SimpleNamespace) -> list[Any]:
-    """One of each, of float32 tensors."""
-    return [
+def test_seconds_of_filling(
+    group: Any, opts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that goes on by 1 s whenever it is read: 1 s for every call that fills."""
+    now = iter(range(1000))
+    monkeypatch.setattr(torch_short, "perf_counter", lambda: float(next(now)))
+    works = [
         group.all_gather_single(torch.zeros(12), numbers(4), opts),
         group.allgather([[torch.zeros(4)] * SIZE], [numbers(4)], opts),
-        group.allreduce([numbers(12)], opts),
+        group.allreduce([numbers(4)], opts),
         group.broadcast([numbers(4)], opts),
         group.reduce_scatter_single(torch.zeros(4), numbers(12), opts),
-        group.all_to_all_single(torch.zeros(12), numbers(12), None, None, opts),
         group.recv([torch.zeros(4)], 0),
     ]
-
-
-# B on the way of a rank of three: (p-1)/p of the whole tensor of 48 B, twice of a sum
-ON_THE_WAY = [32, 32, 64, 16, 32, 32, 16]
-
-
-class Watched:
-    """A context that knows whether it is entered, a clock that stands still, and what slept."""
-
-    def __init__(self) -> None:
-        self.inside, self.slept = False, list[float]()
-
-    def __enter__(self) -> None:
-        self.inside = True
-
-    def __exit__(self, *_: object) -> None:
-        self.inside = False
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep no time."""
-        assert self.inside
-        self.slept.append(seconds)
-
-
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    made = Watched()
-    monkeypatch.setattr(torch_short, "perf_counter", lambda: 0.0)
-    monkeypatch.setattr(torch_short, "sleep", made.sleep)
-    ASIDE.within(made)
-    yield made
-    ASIDE.within(nullcontext())
-
-
-def test_bytes_take_their_time_aside(group: Any, opts: SimpleNamespace, watched: Watched) -> None:
-    group.s_per_byte = 1e-6
-    for work in calls_of(group, opts):
+    for work in works:
         work.wait()
-        work.wait()  # for the second time at once
-    assert watched.slept == pytest.approx([1e-6 * nbytes for nbytes in ON_THE_WAY])
-    group.s_per_byte = 1.0
-    group.allreduce([numbers(4)], opts).wait()
-    assert watched.slept[-1] == MOST_WAIT_S
-
-
-def test_on_one_machine_nothing_waits(group: Any, opts: SimpleNamespace, watched: Watched) -> None:
-    calls = ASIDE.calls
-    for work in calls_of(group, opts):
-        work.wait()
-    assert watched.slept == [] and ASIDE.calls == calls + 5, "all but a sum and a broadcast fill"
-
-
-def test_a_started_call_is_on_its_way(
-    group: Any, watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Half of its time is over when it is waited for; the rest is waited for, and no more."""
-    group.s_per_byte = 1e-6
-    work = group.broadcast([numbers(4)], SimpleNamespace(asyncOp=True, rootRank=RANK))
-    monkeypatch.setattr(torch_short, "perf_counter", lambda: 8e-6)
-    work.wait()
-    assert watched.slept == pytest.approx([8e-6])
+    assert FILLED.take() == 4.0
+    assert FILLED.take() == 0.0, "they begin anew"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from calib.foundation.division import Division
 from calib.foundation.execution import execution_of
-from calib.microbench.cases import EXCHANGED, InPlaceCase
+from calib.microbench.cases import EXCHANGED, MET, InPlaceCase
 from calib.microbench.control import Control
 from calib.microbench.machine.waits import waits_here
 from calib.microbench.memory import optimizer_tensors
@@ -72,20 +71,9 @@ def measure_in_place(
         return measure_overlap(control, case, seed, budget_s, target)
     teams = short_teams(control, case) if make is None else make(control, case.division)
     try:
-        step = _step_of(case, seed, teams)
-        _aside(case, step.clock.untimed())
-        return _measure(control, case, step, budget_s, target)
+        return _measure(control, case, _step_of(case, seed, teams), budget_s, target)
     finally:
-        _aside(case, nullcontext())
         teams.close()
-
-
-def _aside(case: InPlaceCase, context: AbstractContextManager[object]) -> None:
-    """In which context calls of one item do what they do instead of receiving."""
-    if case.device == "cpu" and case.division.p > 1:
-        from calib.microbench.communicators.torch_short import ASIDE  # starts MPI, too
-
-        ASIDE.within(context)
 
 
 def _step_of(case: InPlaceCase, seed: int, teams: Teams) -> TrainingStep:
@@ -131,9 +119,7 @@ def short_teams(control: Any, case: InPlaceCase) -> Teams:
         return make_teams(control, case.division, "mpi")
     from calib.microbench.communicators.torch import short  # starts MPI: ranks alone may import it
 
-    # between the stages of a pipeline a message is on its way while both compute
-    paced = not case.division.traits.stages
-    return teams_of(short(case.library, control, paced), case.division)
+    return teams_of(short(case.library, control), case.division)
 
 
 def phases_of(case: InPlaceCase) -> list[str]:
@@ -167,13 +153,19 @@ def in_place_block(step: TrainingStep, phases: list[str]) -> RepeatedCalls:
         seconds: dict[str, list[float]] = {phase: [] for phase in phases}
         waited: dict[str, list[float]] = {phase: [] for phase in phases}
         starts: list[float] = []
+        take_filled()
         with waits_here() as waits:
             for _ in range(n):
                 so_far = waits.so_far()
                 row, _ = step.iterate(apart=True)
+                filled = take_filled()
                 share = step.waited_share(waits.since(so_far)[0], row)
                 packed = step.clock.parts.get(GRADIENTS, 0.0)
                 row = {**row, COPIES: row["pack"] - packed, "pack": packed}
+                met = [phase for phase in MET if phase in phases]
+                whole = sum(row[phase] for phase in met)
+                for phase in met:  # the filling is subtracted in proportion
+                    row[phase] *= max(0.0, 1.0 - filled / whole) if whole > 0 else 1.0
                 for phase in phases:
                     seconds[phase].append(row[phase])
                     waited[phase].append(share * row[phase])
@@ -182,6 +174,13 @@ def in_place_block(step: TrainingStep, phases: list[str]) -> RepeatedCalls:
         return Timings(seconds, starts, waited=waited)
 
     return block
+
+
+def take_filled() -> float:
+    """Seconds spent on filling in what would have been received."""
+    from calib.microbench.communicators.torch_short import FILLED  # starts MPI, too
+
+    return FILLED.take()
 
 
 def layer_rows(
