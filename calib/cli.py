@@ -47,7 +47,11 @@ def _run() -> int:
 
     require_directory()
     watch_address_space()
-    INTERRUPTS.rank = _begin_mpi()
+    from calib.driver.ranks import as_rank, driven
+
+    INTERRUPTS.rank = as_rank()
+    if driven():
+        _begin_mpi()
     from calib.app import run
 
     status = run()
@@ -58,19 +62,15 @@ def _run() -> int:
     return status
 
 
-def _begin_mpi() -> bool:
-    """Whether this is a rank, which connects itself before it imports what else it needs.
+def _begin_mpi() -> None:
+    """Connect a rank before it imports what else it needs.
 
     MPICH 5 reads beyond UCX's address of a process (up to 4 KiB) and sends that as well. Where other
     modules have used that memory before, the text is long, and Slurm's pmi2 loses requests of over
     1,024 characters: the ranks wait for ever.
     """
-    from calib.microbench.machine.launchers import launched
-
-    if launched():
-        with suppress(ImportError, RuntimeError):  # whoever needs it says so
-            import mpi4py.MPI  # noqa: F401
-    return launched()
+    with suppress(ImportError, RuntimeError):  # whoever needs it says so
+        import mpi4py.MPI  # noqa: F401
 
 
 def _failed(error: Exception) -> int:
