@@ -70,7 +70,9 @@ def _begin_mpi() -> None:
     1,024 characters: the ranks wait for ever.
     """
     with suppress(ImportError, RuntimeError):  # whoever needs it says so
-        import mpi4py.MPI  # noqa: F401
+        from mpi4py import MPI
+
+        assert MPI.Is_initialized()  # by its import
 
 
 def _failed(error: Exception) -> int:
