@@ -11,8 +11,10 @@ from calib.foundation.words import several
 from calib.training.importers import table as tables
 from calib.training.importers import torch_profiler
 from calib.training.importers.records import Circumstances, ImportedCase, division_of, run_of
-from calib.training.importers.trace_stream import GZIP
+
 from calib.training.run.record import TrainingRun
+from calib.training.traces.rank import read_rank
+from calib.training.traces.stream import GZIP
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def of_traces(paths: list[Path], said: Said) -> TrainingRun:
     missing = [f"--{name}" for name in ("model", "strategy", "batch") if given[name] is None]
     if missing:
         raise InputError(f"a trace does not say what was trained: give {', '.join(missing)}")
-    traces = [torch_profiler.read_profile(path) for path in paths]
+    traces = [read_rank(path) for path in paths]
     unsaid = [trace.path for trace in traces if trace.ranks is None]
     if unsaid and given["p"] is None and given["strategy"] != "serial":
         raise FileError(f"{unsaid[0]} does not say how many ranks trained: give -p")

@@ -24,7 +24,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from calib.foundation.errors import CalibError, FileError, InputError, MeasurementError
-from calib.training.importers import intervals, torch_profiler
+from calib.training.importers import torch_profiler
 from calib.training.importers.records import (
     Circumstances,
     ImportedCase,
@@ -39,6 +39,8 @@ from calib.training.importers.records import (
 from calib.training.importers.table import iterations_of, read_table
 from calib.training.run.lines import RUN_PHASES
 from calib.training.run.record import TrainingRun
+from calib.training.traces import intervals
+from calib.training.traces.rank import RankTrace, read_rank
 
 GIVEN: dict[str, Any] = {}
 # a trace counts microseconds from long ago, in float64
@@ -349,10 +351,10 @@ class Lane:
         place = {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid}
         self.events.append({**place, "ts": start, "dur": stop - start, "args": args})
 
-    def read(self, path: Path, **about: Any) -> torch_profiler.Trace:
+    def read(self, path: Path, **about: Any) -> RankTrace:
         """Written to a file and read."""
         path.write_text(json.dumps({"schemaVersion": 1, **about, "traceEvents": self.events}))
-        return torch_profiler.read_profile(path)
+        return read_rank(path)
 
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -421,7 +423,7 @@ def test_a_gpu_trace_by_hand(tmp_path: Path) -> None:
             name: pytest.approx([us * 1e-6], abs=NANOSECONDS) for name, us in expected.items()
         }
         assert iteration_of(step).known_phases == tuple(expected)
-    assert trace.busy_s == pytest.approx([160e-6] * 3, abs=NANOSECONDS)
+    assert trace.talking_s == pytest.approx([160e-6] * 3, abs=NANOSECONDS)
     assert any("160 µs of a step, of which 100 µs are not hidden" in note for note in notes)
     assert "traces of 1 of 2 ranks" in notes
     about = torch_profiler.circumstances_of(traces, ranks)
@@ -495,7 +497,7 @@ def test_launches_that_are_no_number_tie_nothing(tmp_path: Path, key: Any) -> No
     lane.add("cuda_runtime", "cudaLaunchKernel", 310, 312, correlation=key)
     lane.add("kernel", "stray", 900, 950, 7, correlation=key)
     trace = lane.read(tmp_path / "t.json")
-    assert trace.phases == good.phases
+    assert trace.phase_s == good.phase_s
 
 
 def test_a_step_of_many_digits_is_none(tmp_path: Path) -> None:
@@ -537,7 +539,7 @@ def test_blanks_are_passed_many_at_once(tmp_path: Path) -> None:
     sys.settrace(count)
     try:
         with pytest.raises(FileError, match="no ProfilerStep"):
-            torch_profiler.read_profile(path)
+            read_rank(path)
     finally:
         sys.settrace(None)
     assert lines < 1e6
@@ -581,7 +583,7 @@ def test_a_real_trace_of_a_cpu(tmp_path: Path, name: str) -> None:
         for _ in range(5):
             train(module, optimizer)
             profiler.step()
-    trace = torch_profiler.read_profile(tmp_path / name)
+    trace = read_rank(tmp_path / name)
     events = events_of(tmp_path / name)
     durations = {e["name"]: e["dur"] * 1e-6 for e in events if "ProfilerStep" in e["name"]}
     assert trace.steps == [2, 3, 4] and trace.gpu is None
@@ -590,17 +592,17 @@ def test_a_real_trace_of_a_cpu(tmp_path: Path, name: str) -> None:
     # the update holds both annotations of the optimizer, and at most the gap between them
     of = [e["dur"] * 1e-6 for e in events if e["name"].startswith("Optimizer.")]
     assert len(of) == 6
-    assert sum(of) <= sum(trace.phases["update"]) + 10 * NANOSECONDS
+    assert sum(of) <= sum(trace.phase_s["update"]) + 10 * NANOSECONDS
     nodes = [e for e in events if e["name"].startswith("autograd::engine::evaluate_function")]
     spans = [e["dur"] * 1e-6 for e in nodes]
-    assert sum(spans) <= sum(trace.phases["backward"]) + len(spans) * NANOSECONDS
+    assert sum(spans) <= sum(trace.phase_s["backward"]) + len(spans) * NANOSECONDS
     for step in range(3):
-        phases = sum(values[step] for values in trace.phases.values())
+        phases = sum(values[step] for values in trace.phase_s.values())
         assert phases <= trace.whole_s[step] + NANOSECONDS  # how much less is the machine's noise
-        assert all(trace.phases[name][step] > 0 for name in ("forward", "backward", "update"))
+        assert all(trace.phase_s[name][step] > 0 for name in ("forward", "backward", "update"))
         linear = [e["dur"] for e in events if e["name"] == "aten::linear"]
-        assert trace.phases["forward"][step] > 0.5e-6 * min(linear)
-    assert trace.busy_s == [0.0] * 3
+        assert trace.phase_s["forward"][step] > 0.5e-6 * min(linear)
+    assert trace.talking_s == [0.0] * 3
 
 
 def test_a_real_trace_of_ddp_over_gloo(tmp_path: Path) -> None:
@@ -615,10 +617,10 @@ def test_a_real_trace_of_ddp_over_gloo(tmp_path: Path) -> None:
                 profiler.step()
     finally:
         dist.destroy_process_group()
-    trace = torch_profiler.read_profile(tmp_path / "t.json")
+    trace = read_rank(tmp_path / "t.json")
     assert (trace.rank, trace.ranks) == (0, 1)
     launched = [e["dur"] for e in events_of(tmp_path / "t.json") if e["name"] == "c10d::allreduce_"]
-    assert sum(trace.busy_s) >= 0.999e-6 * sum(launched) > 0  # and what runs in gloo's thread
+    assert sum(trace.talking_s) >= 0.999e-6 * sum(launched) > 0  # and what runs in gloo's thread
     assert torch_profiler.circumstances_of([trace], 1)["library"] == "torch_gloo"
 
 
@@ -631,28 +633,9 @@ def test_without_a_schedule_a_step_is_between_updates(tmp_path: Path) -> None:
     ends = sorted(
         e["ts"] + e["dur"] for e in events_of(tmp_path / "t.json") if "Optimizer.step" in e["name"]
     )
-    trace = torch_profiler.read_profile(tmp_path / "t.json")
+    trace = read_rank(tmp_path / "t.json")
     assert trace.whole_s == pytest.approx(np.diff(ends) * 1e-6, abs=NANOSECONDS)
     assert any("from one end of Optimizer.step" in note for note in trace.notes)
-
-
-@pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])
-def test_a_trace_is_read_in_pieces_of_any_size(
-    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from calib.training.importers import trace_stream
-
-    events = [{"ph": "X", "n": [1.5, -20], "name": 'a "quoted" \\ ]}'}, {"ph": "i", "ts": 12345}]
-    whole = {"schemaVersion": 12, "traceEvents": events, "traceName": "é\n", "last": 123}
-    for text in (json.dumps(whole), json.dumps(whole, indent=3), json.dumps(events)):
-        path = written(tmp_path, text, "t.json")
-        monkeypatch.setattr(trace_stream, "CHUNK", size)
-        monkeypatch.setattr(trace_stream._JsonReader._more, "__defaults__", (size,))
-        found: list[dict[str, Any]] = []
-        about = trace_stream.read_trace(path, found.append)
-        assert found == events
-        if text[0] == "{":
-            assert about == {x: whole[x] for x in whole if x != "traceEvents"}
 
 
 @pytest.mark.parametrize(
@@ -678,5 +661,5 @@ def test_a_trace_that_is_none(tmp_path: Path, content: bytes, words: str) -> Non
     path = tmp_path / "t.json"
     path.write_bytes(content)
     with pytest.raises(FileError, match=words) as error:
-        torch_profiler.read_profile(path)
+        read_rank(path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)

@@ -1,7 +1,10 @@
-"""Read a Chrome trace event by event: a large one costs time and no memory.
+"""Read a Chrome trace a piece at a time: a large one costs time and no memory.
 
 The format is the JSON object that torch.profiler's export_chrome_trace writes (kineto), or its array of
-events alone; gzipped or not.
+events alone; gzipped or not. A piece is decoded at once by msgspec, which makes nothing of the fields that
+nobody reads. Where it ends is guessed, at a brace, comma and brace that may be the end of an event: if it is
+not, the piece has an open bracket and is no JSON. What cannot be decoded so is read value by value, by
+Python's own reader, which also takes NaN and says what is wrong.
 """
 
 from __future__ import annotations
@@ -15,12 +18,52 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 from calib.foundation.errors import FileError
 
 CHUNK = 1 << 20  # characters
 LONGEST = 1 << 26  # characters of one event or other value: longer is no trace
 GZIP = b"\x1f\x8b"
 BLANK = re.compile(r"[ \t\r\n]*")  # all at once: a small gzip may hold gigabytes of it
+BETWEEN = re.compile(r"\}[ \t\r\n]*,[ \t\r\n]*(?=\{)")  # two events, or what looks like that
+TAIL = 1 << 14  # characters at the end of a piece in which its last event is looked for
+ONE_BY_ONE = 256  # values, before a piece is tried again
+
+Other = list[Any] | str | float | bool | None
+
+
+class Arguments(msgspec.Struct, gc=False):
+    """What of an event's args is read; each may be missing, or of any type."""
+
+    external: Any = msgspec.field(default=None, name="External id")
+    correlation: Any = None
+    sequence: Any = msgspec.field(default=None, name="Sequence number")
+    dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input type")
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    elements_in: Any = msgspec.field(default=None, name="In msg nelems")
+    elements_out: Any = msgspec.field(default=None, name="Out msg nelems")
+    dtype: Any = None
+    group_size: Any = msgspec.field(default=None, name="Group size")
+    group: Any = msgspec.field(default=None, name="Process Group Name")
+    group_ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event of a trace."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = None
+    ts: Any = None
+    dur: Any = 0
+    pid: Any = None
+    tid: Any = None
+    args: Arguments | Other = None
+
+
+_EVENTS = msgspec.json.Decoder(list[Event | Other])
 
 
 class _JsonReader:
@@ -85,20 +128,53 @@ class _JsonReader:
         self._at = stop
         return value
 
-    def items(self) -> Iterator[Any]:
-        """The values of an array."""
+    def piece(self) -> list[Event | Other]:
+        """The next values of an array that are followed by another, many at once; none if that fails."""
+        if len(self._text) - self._at < CHUNK // 2:
+            self._more()
+        low = max(self._at, len(self._text) - TAIL)
+        ends = list(BETWEEN.finditer(self._text, low))
+        for end in ends[:-3:-1]:
+            try:
+                found = _EVENTS.decode(f"[{self._text[self._at : end.start() + 1]}]")
+            except (msgspec.MsgspecError, UnicodeError, RecursionError):
+                continue
+            self._at = end.end()
+            return found
+        return []
+
+    def pieces(self) -> Iterator[list[Event | Other]]:
+        """The events of an array, and other values in it, in their order."""
         self.take("[")
         if self.passed("]"):
             return
+        alone = 0  # values to be read one by one
         while True:
-            yield self.value()
+            if not alone:
+                found = self.piece()
+                if found:
+                    yield found
+                    continue
+                alone = ONE_BY_ONE
+            alone -= 1
+            yield [_event(self.value())]
             if self.passed("]"):
                 return
             self.take(",")
 
 
-def read_trace(path: Path, each: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Pass every event to `each`; returns the other values (distributedInfo, ...).
+def _event(value: Any) -> Event | Other:
+    if not isinstance(value, dict):
+        return None
+    args = value.get("args")
+    if isinstance(args, dict):
+        texts = {x: json.dumps(args[x]).encode() for x in ("Input Dims", "Input type") if x in args}
+        value = value | {"args": args | {key: msgspec.Raw(text) for key, text in texts.items()}}
+    return msgspec.convert(value, Event)
+
+
+def read_trace(path: Path, take: Callable[[list[Event | Other]], None]) -> dict[str, Any]:
+    """Pass all events to `take`, some at a time; returns the other values (distributedInfo, ...).
 
     Raises FileError: missing, not gzip, truncated, not JSON, no trace.
     """
@@ -108,7 +184,7 @@ def read_trace(path: Path, each: Callable[[dict[str, Any]], None]) -> dict[str, 
             raw.seek(0)
             binary: Any = gzip.GzipFile(fileobj=raw) if packed else raw
             with io.TextIOWrapper(binary, encoding="utf-8", errors="replace") as stream:
-                return _read(_JsonReader(stream, path), each)
+                return _read(_JsonReader(stream, path), take)
     except FileNotFoundError as error:
         raise FileError(f"trace {path} does not exist") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -117,11 +193,11 @@ def read_trace(path: Path, each: Callable[[dict[str, Any]], None]) -> dict[str, 
         raise FileError(f"cannot read the trace {path}: {error.strerror}") from error
 
 
-def _read(reader: _JsonReader, each: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def _read(reader: _JsonReader, take: Callable[[list[Event | Other]], None]) -> dict[str, Any]:
     about: dict[str, Any] = {}
     found = False
     if reader.peek() == "[":
-        _give(reader, each)
+        _give(reader, take)
         return about
     reader.take("{")
     while not reader.passed("}"):
@@ -130,7 +206,7 @@ def _read(reader: _JsonReader, each: Callable[[dict[str, Any]], None]) -> dict[s
         key = reader.value()
         reader.take(":")
         if key == "traceEvents" and reader.peek() == "[":
-            _give(reader, each)
+            _give(reader, take)
             found = True
         else:
             about[str(key)] = reader.value()
@@ -139,7 +215,6 @@ def _read(reader: _JsonReader, each: Callable[[dict[str, Any]], None]) -> dict[s
     return about
 
 
-def _give(reader: _JsonReader, each: Callable[[dict[str, Any]], None]) -> None:
-    for event in reader.items():
-        if isinstance(event, dict):
-            each(event)
+def _give(reader: _JsonReader, take: Callable[[list[Event | Other]], None]) -> None:
+    for piece in reader.pieces():
+        take(piece)
