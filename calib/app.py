@@ -36,6 +36,7 @@ VERBS = {
     "schema": "Print the JSON Schema of a record, with the units of fields.",
     "export": "Write a parameter file in the format of other tools.",
     "env": "Print what a program must export to run as was calibrated.",
+    "explain": "Say where the time of a training run went, from its traces.",
     "collective": "Say what a collective takes, and whether a log is normal.",
     "predict": "Predict an iteration: time, memory, limits, bottlenecks.",
     "sweep": "Predict many points, into a table of one row each.",

@@ -14,6 +14,7 @@ from calib.training.importers.records import Circumstances, ImportedCase, divisi
 
 from calib.training.run.record import TrainingRun
 from calib.training.traces.rank import read_rank
+from calib.training.traces.run import in_order
 from calib.training.traces.stream import GZIP
 
 
@@ -67,7 +68,8 @@ def of_traces(paths: list[Path], said: Said) -> TrainingRun:
     unsaid = [trace.path for trace in traces if trace.ranks is None]
     if unsaid and given["p"] is None and given["strategy"] != "serial":
         raise FileError(f"{unsaid[0]} does not say how many ranks trained: give -p")
-    ranks, traces = torch_profiler.ranks_of(traces, given["p"])
+    traces = in_order(traces, given["p"])
+    ranks = traces[0].ranks or given["p"] or 1
     case = ImportedCase(given["model"], given["strategy"], ranks, given["batch"])
     division_of(case, said.about.inner, said.about.segments)
     steps, notes = torch_profiler.iterations_of(traces, case, said.warmup)

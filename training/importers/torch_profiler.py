@@ -24,26 +24,6 @@ COMMUNICATION = {
 }
 
 
-def ranks_of(traces: Sequence[RankTrace], p: int | None) -> tuple[int, list[RankTrace]]:
-    """The number of ranks, and the traces in the order of their ranks. Raises FileError."""
-    first = traces[0]
-    for trace in traces:
-        if trace.ranks != first.ranks:
-            raise FileError(
-                f"{trace.path} is of {trace.ranks} ranks, {first.path} of {first.ranks}"
-            )
-        if p is not None and trace.ranks not in (None, p):
-            raise FileError(f"{trace.path} is of {trace.ranks} ranks, not of {p}")
-        if len(traces) > 1 and trace.rank is None:
-            raise FileError(
-                f"{trace.path} does not say its rank (distributedInfo): import it by itself"
-            )
-    by_rank = {trace.rank: trace for trace in traces}
-    if len(by_rank) < len(traces):
-        raise FileError("two of the traces are of the same rank")
-    return first.ranks or p or 1, sorted(traces, key=lambda trace: trace.rank or 0)
-
-
 def iterations_of(
     traces: Sequence[RankTrace], case: ImportedCase, warmup: int
 ) -> tuple[list[TimedIteration], list[str]]:

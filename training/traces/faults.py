@@ -1,0 +1,126 @@
+"""What traces say is wrong with a run, each with what it costs of a step, where they say that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+from calib.foundation.records import Record
+from calib.foundation.statistics import effective_number
+from calib.foundation.words import bytes_words, percent, seconds_words
+from calib.training.traces.configuration import RunConfiguration
+from calib.training.traces.split import Split
+
+# below these shares of a step, or of the others' time, nothing is said
+SLOWER, STALLED, EXPOSED = 0.05, 0.05, 0.05
+# PyTorch's own bucket is 25 MiB (torch.nn.parallel.DistributedDataParallel); its first is smaller
+BUCKET_NBYTES = 25 << 20
+TWICE = 1.9  # items exchanged per gradient
+LEAST_STEPS, MANY = 3, 20
+
+
+class Fault(Record):
+    """What is wrong: its kind, the rank where it is one's, what it costs of a step, and a sentence."""
+
+    kind: str
+    rank: int | None
+    seconds: float | None
+    says: str
+
+
+def faults_of(
+    run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[int]
+) -> list[Fault]:
+    """The faults, those that cost most first."""
+    found = [*_slow(splits, ranks), *_stalled(splits, ranks), *_small_buckets(run, splits)]
+    found += [*_twice(run), *_other_types(run)]
+    return sorted(found, key=lambda fault: -(fault.seconds or 0.0))
+
+
+def _slow(splits: Sequence[Split], ranks: Sequence[int]) -> list[Fault]:
+    """The rank whose own work takes longer than the others', step by step."""
+    if len(splits) < 2:
+        return []
+    own = np.array([split.own for split in splits])
+    at = int(own.mean(axis=1).argmax())
+    others = np.median(np.delete(own, at, axis=0), axis=0)
+    excess = own[at] - others
+    by = float(excess.mean())
+    if len(excess) < LEAST_STEPS or by - half_width(excess) <= SLOWER * float(others.mean()):
+        return []
+    words = (
+        f"rank {ranks[at]} needs {percent(by / float(others.mean()))} longer for its own work than the "
+        f"other{'s' if len(splits) > 2 else ''}: {seconds_words(by)} of a step, for which they wait"
+    )
+    return [Fault(kind="slow rank", rank=ranks[at], seconds=by, says=words)]
+
+
+def half_width(values: NDArray[np.float64]) -> float:
+    """Half of the 95% interval of the mean of values in order of time (Student's t).
+
+    Of many values, those that autocorrelation leaves count; that of a few cannot be told.
+    """
+    n = len(values)
+    n = max(effective_number(values.tolist()), 2) if n >= MANY else n
+    return float(student.ppf(0.975, n - 1)) * float(values.std(ddof=1)) / math.sqrt(n)
+
+
+def _stalled(splits: Sequence[Split], ranks: Sequence[int]) -> list[Fault]:
+    """Ranks that wait for their data."""
+    loading = np.array([split.parts["input"] for split in splits])
+    whole = float(np.mean([split.whole.mean() for split in splits]))
+    at = int(loading.mean(axis=1).argmax())
+    lost = float(loading[at].mean())
+    if lost <= STALLED * whole:
+        return []
+    often = int(np.sum(loading[at] > STALLED * whole))
+    words = (
+        f"rank {ranks[at]} loads data, or waits for them, before it calls the model: "
+        f"{seconds_words(lost)} of a step, {percent(lost / whole)} of it, in {often} of "
+        f"{loading.shape[1]} steps"
+    )
+    return [Fault(kind="input", rank=ranks[at], seconds=lost, says=words)]
+
+
+def _small_buckets(run: RunConfiguration, splits: Sequence[Split]) -> list[Fault]:
+    """Gradients that go in many small messages, where the wire is felt."""
+    buckets = run.buckets
+    if buckets is None or buckets.operation != "allreduce":
+        return []
+    usual = -(-buckets.nbytes // BUCKET_NBYTES) + 1  # the first is smaller
+    exposed = float(np.mean([(s.parts["wire"] / s.whole).mean() for s in splits]))
+    if buckets.count <= 2 * usual or exposed < EXPOSED:
+        return []
+    words = (
+        f"gradients of {bytes_words(buckets.nbytes)} go in {buckets.count} messages of at most "
+        f"{bytes_words(buckets.largest_nbytes)}; buckets of 25 MiB, PyTorch's own, would be {usual} "
+        f"at most, and {percent(exposed)} of the step is communication that nothing hides"
+    )
+    return [Fault(kind="small buckets", rank=None, seconds=None, says=words)]
+
+
+def _twice(run: RunConfiguration) -> list[Fault]:
+    """More items added up over the ranks than there are gradients."""
+    items, exchanged = run.gradient_items, run.exchanged_items
+    if not items or not exchanged or exchanged < TWICE * items:
+        return []
+    words = (
+        f"{exchanged} items are added up over the ranks in a step, but there are {items} gradients: "
+        f"they are exchanged {exchanged / items:.1f} times"
+    )
+    return [Fault(kind="doubled collective", rank=None, seconds=None, says=words)]
+
+
+def _other_types(run: RunConfiguration) -> list[Fault]:
+    """Matrix products in another item type than most."""
+    if not run.other_dtypes:
+        return []
+    first = [f"{what} in {dtype}" for what, dtype in list(run.other_dtypes.items())[:3]]
+    more = len(run.other_dtypes) - len(first)
+    words = f"most products are in {run.dtype}, but " + "; ".join(first)
+    words += f" and {more} more" if more else ""
+    return [Fault(kind="other item type", rank=None, seconds=None, says=words)]
