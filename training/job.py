@@ -30,7 +30,8 @@ HANG_SECONDS = 20.0
 class Settings:
     """The settings of a run, beside model and division. `precision`: a share of the median, or None.
 
-    `variables` are environment variables that its ranks are started with.
+    `variables` are environment variables that its ranks are started with. `traced` iterations more are run
+    under torch.profiler.
 
     Raises InputError for an unknown backend, execution or optimizer, and for an execution that the
     backend's device, the optimizer or a training function of one's own has not.
@@ -47,6 +48,7 @@ class Settings:
     hang_s: float = HANG_SECONDS
     own: Own | None = None
     variables: Variables = field(default_factory=dict)
+    traced: int = 0
 
     def __post_init__(self) -> None:
         known = {
@@ -88,3 +90,8 @@ class TrainingJob(BaseModel):
     def read(cls, path: Path) -> TrainingJob:
         """Read job.json. Raises FileError."""
         return read_record(cls, path, "job", JOB_FORMAT)
+
+
+def traces_beside(path: Path) -> Path:
+    """The folder of the traces of a run.jsonl."""
+    return path.with_name(f"{path.stem}.traces")

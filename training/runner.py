@@ -41,11 +41,13 @@ from calib.training.checks.gradients import gradient_difference
 from calib.training.clock import clock_share
 from calib.training.footprint import peak_live_bytes
 from calib.training.models import ModelEntry
+from calib.training.job import traces_beside
 from calib.training.plans.division import LayerwiseDivision, any_shared
 from calib.training.run.lines import GRADIENT_RANKS, RUN_PHASES, Iteration, RunEnd, RunHeader
 from calib.training.step import TrainingStep
 from calib.training.stopping import Reason, Stopping
 from calib.training.teams import BACKENDS, Teams, make_teams
+from calib.training.traced import traced, write_traces
 from calib.training.worker import WorkerOptions
 
 # a rank may be silent for this many times the longest iteration so far, where that is slow
@@ -63,7 +65,7 @@ class Job:
     `warmup` counts the iterations before the timed ones, including the first. `spec` has the model's
     layers, where known: they name stages and splits. `fingerprint` is the cluster's, `command` the
     launch line, `plan` the sha256 of the plan that is followed, `series` the training that this is one
-    launch of.
+    launch of. `traced` more iterations run under torch.profiler.
     """
 
     about: ModelEntry
@@ -78,6 +80,7 @@ class Job:
     command: str = ""
     plan: str = ""
     series: str = ""
+    traced: int = 0
 
     def __post_init__(self) -> None:
         if self.warmup < 1:
@@ -153,6 +156,8 @@ def train(
         beat()
         run.count()
         beat()
+        run.trace(path)
+        beat()
         run.check(teams)
         beat()
         run.end()
@@ -217,6 +222,7 @@ class TimedRun:
         self._switches = 0
         self._peaks = 0, 0
         self._reason: Reason = ""
+        self._profiled: float | None = None
         self._watch = Watch(control, device=step.device)
         self._counts = step.device.kind == "cpu"  # a GPU does not wait for its host's core
         self.longest_s = 0.0  # iteration so far, on any rank
@@ -309,6 +315,21 @@ class TimedRun:
         """One more iteration to count bytes; before the check, of which some would be left."""
         self._peaks = peak_rss_bytes(), peak_live_bytes(self._step)
 
+    def trace(self, path: Path) -> None:
+        """More iterations under torch.profiler, and their traces beside the run's file."""
+        if not self._job.traced:
+            return
+
+        def iterate() -> dict[str, float]:
+            beat()
+            return self._step.iterate()[0]
+
+        content, clock = traced(iterate, self._job.traced, self._step.device)
+        write_traces(self._control, content, traces_beside(path))
+        totals = self._control.allgather_object([sum(times.values()) for times in clock])
+        critical = [max(each) for each in zip(*totals, strict=True)]
+        self._profiled = median(critical) / median(self.timed_s)
+
     def check(self, teams: Teams) -> None:
         """Compare gradients with serial ones. Raises MeasurementError, and then keeps no time.
 
@@ -344,6 +365,7 @@ class TimedRun:
                 clock_share=max(shares),
                 switches=max(switches),
                 looks=self._watch.looks,
+                profiled=self._profiled,
             )
         )
 

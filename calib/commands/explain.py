@@ -24,7 +24,8 @@ FAULTS = 1  # exit code
 
 def command(
     traces: Annotated[
-        list[Path], typer.Argument(help="The traces of a run's ranks: JSON of torch.profiler, or .gz.")
+        list[Path],
+        typer.Argument(help="The traces of a run's ranks: JSON of torch.profiler, or .gz."),
     ],
     as_json: Json = False,
 ) -> None:

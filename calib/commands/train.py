@@ -53,6 +53,8 @@ from calib.training_runs.stages import parameters_around
 from calib.training_runs.table import show
 from calib.training_runs.train import train_as_rank, train_job, trained
 
+MOST_TRACED = 1000  # iterations: a trace is held in memory
+
 
 def command(
     model: Annotated[
@@ -107,6 +109,14 @@ def command(
     precision: Annotated[
         str | None, typer.Option(help="Stop when the median's 95% interval is so near, as 1%.")
     ] = None,
+    trace: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MOST_TRACED,
+            help="More iterations under torch.profiler, into a folder of traces for `calib explain`.",
+        ),
+    ] = 0,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Weights and data.")] = 0,
     input_: Annotated[
         str, typer.Option("--input", help="Of your own module: one sample's shape, 3x32x32.")
@@ -163,6 +173,7 @@ def command(
         hang_seconds,
         own,
         variables_of(env),
+        trace,
     )
     layout: dict[str, Any] = {
         "inner": [inner] if inner else [],

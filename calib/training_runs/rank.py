@@ -41,6 +41,7 @@ def run_as_rank(
         command=os.environ.get("CALIB_COMMAND", "direct"),
         plan=job.plan,
         series=job.series,
+        traced=settings.traced,
     )
     report = partial(emit, to=sys.stderr) if quiet else emit
     train(communicator, what, path, report, settings.hang_s)

@@ -11,6 +11,7 @@ from calib.foundation.statistics import median, median_interval, serial_half_wid
 from calib.foundation.words import bytes_words, number, with_interval
 from calib.reports.words import OVERSUBSCRIBED_MARK
 from calib.terminal.printing import say, table
+from calib.training.job import traces_beside
 from calib.training.run.lines import TIMED_PHASES
 from calib.training.run.record import TrainingRun
 
@@ -84,6 +85,11 @@ def summarize(run: TrainingRun, path: Path) -> None:
     if head.oversubscribed:
         say("  oversubscribed: more ranks than cores (or GPUs)")
     say(f"written: {path}")
+    if run.end is not None and run.end.profiled is not None:
+        say(
+            f"written: {traces_beside(path)}: traces; under the profiler an iteration takes "
+            f"{number(run.end.profiled)} times as long"
+        )
 
 
 def precision_words(of: dict[str, Any], wanted: float | None) -> str:

@@ -8,18 +8,21 @@ contiguous. float16, bfloat16 and float8, which MPI cannot add, are reduced as f
 
 With async_op=False a call blocks in MPI. With async_op=True it starts MPI's nonblocking operation,
 which the work's `wait` waits for. DistributedDataParallel waits for a future: progress.py. Timeouts
-are not looked at: MPI has none.
+are not looked at: MPI has none. Under torch.profiler a call is annotated as other backends do it, and with
+its size, `mpi:Allreduce 1024 float32`: torch does so for backends in C++ alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
+from torch.autograd import profiler
 
 from calib.foundation.errors import InputError
 from calib.microbench.communicators.progress import complete
@@ -92,9 +95,15 @@ class MpiWork(dist.Work):
     """An operation that has been started. `after` finishes it, `kept` is memory that MPI uses."""
 
     def __init__(
-        self, request: MPI.Request, result: list[torch.Tensor], after: _After, kept: object
+        self,
+        request: MPI.Request,
+        result: list[torch.Tensor],
+        after: _After,
+        kept: object,
+        operation: str,
     ) -> None:
         super().__init__()
+        self._operation = operation
         self._request, self._result, self._after, self._kept = request, result, after, kept
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
@@ -112,7 +121,8 @@ class MpiWork(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return when it is done."""
         if self._future is None:
-            self._request.Wait()
+            with _annotated(self._operation, self._result, self._kept):
+                self._request.Wait()
             self._finish()
         else:
             self._future.wait()
@@ -122,6 +132,10 @@ class MpiWork(dist.Work):
         """Holds the tensors of the result when the operation is done. From now on a thread tests."""
         if self._future is None:
             self._future = torch.futures.Future()
+            if profiler._is_profiler_enabled:
+                annotation = _annotated(self._operation, self._result, self._kept)
+                with annotation:
+                    annotation._call_end_callbacks_on_future(self._future)
             complete(self.test, self._future, self._result)
         return self._future
 
@@ -133,6 +147,17 @@ class MpiWork(dist.Work):
         if self._after is not None:
             self._after()
         self._after = self._kept = None
+
+
+def _annotated(operation: str, result: _Tensors, kept: object) -> Any:
+    """A context that a profiler shows, with the size of the largest tensor of the call."""
+    if not profiler._is_profiler_enabled:
+        return nullcontext()
+    held = kept if isinstance(kept, tuple) else (kept,)
+    tensors = [x for x in (*result, *held) if isinstance(x, torch.Tensor)]
+    whole = max(tensors, key=torch.Tensor.numel, default=None)
+    size = "" if whole is None else f" {whole.numel()} {str(whole.dtype).removeprefix('torch.')}"
+    return profiler.record_function(f"mpi:{operation}{size}")
 
 
 class _Done(dist.Work):
@@ -273,14 +298,16 @@ class MpiProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """MPI_Isend of one tensor: torch's send waits for it at once, its isend later."""
         (tensor,) = tensors
         sent = tensor.contiguous()
-        return MpiWork(self._comm.Isend(_bytes(sent), destination, tag), [tensor], None, sent)
+        return MpiWork(
+            self._comm.Isend(_bytes(sent), destination, tag), [tensor], None, sent, "Send"
+        )
 
     def recv(self, tensors: _Tensors, source: int, tag: int = 0) -> dist.Work:
         """MPI_Irecv of one tensor."""
         (tensor,) = tensors
         landed = tensor.contiguous()
         request = self._comm.Irecv(_bytes(landed), source, tag)
-        return MpiWork(request, [tensor], _back(tensor, landed), landed)
+        return MpiWork(request, [tensor], _back(tensor, landed), landed, "Recv")
 
     def shutdown(self) -> None:
         """MPI_Comm_free."""
@@ -316,9 +343,12 @@ def run_call(
     after: _After,
     kept: object,
 ) -> dist.Work:
+    blocking, started = pair
+    name = blocking.__name__
     if opts.asyncOp:
-        return MpiWork(pair[1](*arguments), result, after, kept)
-    pair[0](*arguments)
+        return MpiWork(started(*arguments), result, after, kept, name)
+    with _annotated(name, result, kept):
+        blocking(*arguments)
     if after is not None:
         after()
     return _DONE

@@ -98,8 +98,7 @@ def _ranks(run: TracedRun) -> Table:
             "rank": str(one.rank),
             "own work ms": ms(one.own),
             **{
-                f"{name} ms": number(one.parts[name] * 1e3)
-                for name in ("waiting", "wire", "input")
+                f"{name} ms": number(one.parts[name] * 1e3) for name in ("waiting", "wire", "input")
             },
             "came last": str(one.last),
             "by ms": number(one.waited_for * 1e3),
@@ -139,9 +138,7 @@ def _collective(of: CollectiveTime) -> dict[str, str]:
         "ranks": NONE if of.size is None else str(of.size),
         "a step": number(of.calls),
         "own ms": ms(of.own) + ("*" if of.with_waits else ""),
-        "busbw GB/s": NONE
-        if of.bus_bandwidth is None
-        else number(of.bus_bandwidth.value * 1e-9),
+        "busbw GB/s": NONE if of.bus_bandwidth is None else number(of.bus_bandwidth.value * 1e-9),
         "waited ms": NONE if of.waited is None else number(of.waited * 1e3),
     }
 

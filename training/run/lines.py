@@ -267,6 +267,10 @@ class RunEnd(BaseModel):
     looks: list[Look] = Field(
         default_factory=list, description="how the machine was meanwhile, in the order of time"
     )
+    profiled: Ratio | None = Field(
+        default=None,
+        description="median iteration under torch.profiler, where there were any, to the timed one",
+    )
 
 
 Origin = Literal["trained", "recorded", "imported"]

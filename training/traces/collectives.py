@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from calib.foundation.collectives import SUMS
-from calib.training.traces.events import BACKEND, CLASSES, DESCRIBED, Described, Events
+from calib.training.traces.events import BACKEND, DESCRIBED, Described, Events
 from calib.training.traces.intervals import index_at
 from calib.training.traces.rank import RankTrace
 from calib.training.traces.shapes import first_tensor, item_bytes, item_type
@@ -42,6 +42,8 @@ OPERATIONS = (
 # kernels that end together, because every rank needs something of every other
 TOGETHER = ("allreduce", "reduce_scatter", "allgather", "all_to_all", "barrier")
 MOST = 1 << 50  # items, bytes or ranks: more is no number
+# calib's own annotation of MPI (microbench/communicators/torch_mpi.py): the whole buffer
+SIZED = re.compile(r"mpi:\w+ (\d{1,15}) (\w+)$")
 KERNEL_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 
 
@@ -146,14 +148,9 @@ class _Calls:
 
 def _of_host(events: Events) -> list[Found]:
     """The annotations of backends; of a backend without them, torch.distributed's operators."""
-    kind = {True: [], False: []}  # type: dict[bool, list[Described]]
-    for call in events.described:
-        if operation_of(call.name) and not CLASSES_BY_KIND[DESCRIBED].match(call.name):
-            kind[bool(CLASSES_BY_KIND[BACKEND].match(call.name))].append(call)
-    return [(call, [], call.start) for call in kind[True] or kind[False]]
-
-
-CLASSES_BY_KIND = dict(CLASSES)
+    known = [x for x in events.described if x.kind != DESCRIBED and operation_of(x.name)]
+    annotated = [x for x in known if x.kind == BACKEND]
+    return [(call, [], call.start) for call in annotated or known]
 
 
 def _known(which: Described, around: Sequence[Described], events: Events) -> Collective:
@@ -183,8 +180,11 @@ def _known(which: Described, around: Sequence[Described], events: Events) -> Col
                 count = items if dtype else None
                 if count is not None:
                     break
-        # of these the host says each rank's part
-        if count is not None and operation == "allgather":
+        sized = SIZED.match(which.name)
+        if sized:
+            count, dtype = int(sized[1]), item_type(sized[2])
+        # of the others the host says each rank's part
+        if count is not None and operation == "allgather" and not sized:
             count = count * size if size else None
     if not dtype and operation in SUMS:  # other things are moved as bytes
         dtype = _kernel_type(which.name)
@@ -211,12 +211,12 @@ def _members(found: Any) -> tuple[int, ...]:
 
 
 def _only_group(events: Events) -> tuple[int, ...]:
-    """The ranks of the job's group, where the trace names one group alone."""
+    """The ranks of the job's group, where the trace names one alone, or several of the same."""
     said = events.about.get("distributedInfo")
     groups = said.get("pg_config") if isinstance(said, dict) else None
-    if not isinstance(groups, list) or len(groups) != 1 or not isinstance(groups[0], dict):
-        return ()
-    return _members(groups[0].get("ranks"))
+    known = [x for x in groups if isinstance(x, dict)] if isinstance(groups, list) else []
+    every = {_members(group.get("ranks")) for group in known}
+    return every.pop() if len(every) == 1 else ()
 
 
 def _kernel_type(name: str) -> str:

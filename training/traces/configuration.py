@@ -11,11 +11,12 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from calib.foundation.records import Record
 from calib.foundation.statistics import median
+from calib.training.traces.collectives import Collective
 from calib.training.traces.events import UPDATE
 from calib.training.traces.intervals import Starts, index_at
 from calib.training.traces.joined import JoinedRanks
 from calib.training.traces.operators import TracedOperator
-from calib.training.traces.rank import RankTrace
+from calib.training.traces.rank import PHASES, RankTrace
 from calib.training.traces.shapes import elements, item_type, parsed, tensors_in_words
 
 # operators whose first argument (of an embedding the second) begins with the batch
@@ -77,7 +78,7 @@ def configuration_of(
     strategy, why = _strategy(joined, ranks)
     buckets = _buckets(joined)
     dtype, others = _item_types(first)
-    micro = _micro_batches(first)
+    micro = _sends(joined) if strategy == "pipeline" else _micro_batches(first)
     return RunConfiguration(
         ranks=ranks,
         traced=len(joined.traces),
@@ -103,39 +104,47 @@ def configuration_of(
 
 
 def _strategy(joined: JoinedRanks, ranks: int) -> tuple[str, str]:
-    """The strategy whose collectives a run has, and why."""
+    """The strategy whose collectives a run has, and why; "" where several have such."""
     if ranks == 1:
         return "serial", "one rank"
-    of = Counter(x.one.operation for x in joined.collectives)
-    each = {x: n / max(len(joined.traces[0].steps), 1) for x, n in of.items()}
-    words = ", ".join(f"{n:.3g} {x}" for x, n in sorted(each.items(), key=lambda item: -item[1]))
-    if not of:
+    first = joined.traces[0]
+    mine = [x.one for x in joined.collectives if x.ranks[0] == (first.rank or 0)]
+    if not mine:
         return "", "no collective is in the traces"
-    if {"send", "receive", "p2p"} & set(of):
-        return "pipeline", f"{words} in a step"
-    if "reduce_scatter" in of and "allgather" in of:
-        return "fully_sharded", f"{words} in a step"
-    if "all_to_all" in of:
-        return "", f"{words} in a step: expert, sequence or embedding parallelism"
-    if "allreduce" in of:
-        forward = _share_in_forward(joined)
-        if forward > 0.25:
-            return "tensor", f"{words} in a step, {100 * forward:.0f}% of the bytes in the forward"
-        return "data", f"{words} in a step"
-    return "", f"{words} in a step"
+    counts = Counter(one.operation for one in mine)
+    each = [f"{n / len(first.steps):.3g} {x}" for x, n in counts.most_common()]
+    words = f"{', '.join(each)} in a step"
+    gathered, summed = (
+        _bytes_by_phase(first, mine, "allgather"),
+        _bytes_by_phase(first, mine, "allreduce"),
+    )
+    if {"send", "receive", "p2p"} & set(counts):
+        return "pipeline", words
+    if "all_to_all" in counts:
+        return "", f"{words}: expert, sequence or embedding parallelism"
+    if "reduce_scatter" in counts and "allgather" in counts:
+        if gathered["forward"] or gathered["backward"]:
+            return "fully_sharded", words
+        return "data", f"{words}: with a sharded optimizer"
+    if "allreduce" in counts:
+        of_activations = summed["forward"] + gathered["forward"] + gathered["backward"]
+        if of_activations > 0.1 * sum(summed.values()):
+            return "", f"{words}, of activations too: filter, channel or tensor parallelism"
+        return "data", words
+    return "", words
 
 
-def _share_in_forward(joined: JoinedRanks) -> float:
-    """The share of the allreduced bytes that the host asked for in the forward."""
-    inside = total = 0.0
-    forward = joined.traces[0].host_phases["forward"]
-    for found in joined.collectives:
-        one = found.one
-        if one.operation == "allreduce" and found.ranks[0] == (joined.traces[0].rank or 0):
-            total += one.nbytes or 0
-            within = index_at(forward, np.array([one.issued_us]))[0] >= 0
-            inside += (one.nbytes or 0) if within else 0
-    return inside / total if total else 0.0
+def _bytes_by_phase(
+    trace: RankTrace, collectives: Sequence[Collective], operation: str
+) -> dict[str, int]:
+    """Bytes of an operation by the phase in which the host called it; "" for none of them."""
+    found = dict.fromkeys((*PHASES, ""), 0)
+    for one in collectives:
+        if one.operation == operation:
+            at = np.array([one.issued_us])
+            inside = [x for x in PHASES if index_at(trace.host_phases[x], at)[0] >= 0]
+            found[inside[0] if inside else ""] += one.nbytes or 0
+    return found
 
 
 def _gradient_sums(joined: JoinedRanks) -> dict[int, list[tuple[str, int, int]]]:
@@ -225,6 +234,13 @@ def _micro_batches(trace: RankTrace) -> int:
     turns = index_at(trace.host_windows, _begins(forward, backward))
     counts = np.bincount(turns[turns >= 0], minlength=len(trace.steps))
     return max(round(median(counts.tolist())), 1)
+
+
+def _sends(joined: JoinedRanks) -> int:
+    """Micro-batches of a pipeline: how often its first stage sends in a step."""
+    first = joined.traces[0]
+    sent = [x for x in joined.collectives if x.one.operation == "send" and x.ranks[0] == 0]
+    return max(round(len(sent) / len(first.steps)), 1)
 
 
 def _begins(forward: Starts, backward: Starts) -> Starts:

@@ -114,12 +114,13 @@ def _plain(found: Any) -> int | str:
 class Described:
     """What a trace says of a collective: on its kernel, or where the host called it.
 
-    `dims` and `types` are indices of Events.shapes, where the collective itself is not described.
+    `kind` is the class of its name on the host, `shapes` the number of its arguments' in Events.shapes.
     """
 
     start: float
     stop: float
     thread: int
+    kind: int
     name: str
     external: int
     correlation: int
@@ -209,23 +210,28 @@ class Events:
             self._talks[number] = COMMUNICATION_KERNEL.search(name) is not None
         stream = self.threads.number((_plain(event.pid), _plain(event.tid)))
         if self._talks[number]:
-            self.nccl.append(self._description(name, start, stop, -1, stream, given))
+            self.nccl.append(self._description(name, start, stop, (-1, -1, stream), given))
         else:
             self.kernels.add(start, stop, correlation_of(given.correlation), number, stream)
 
     def _take_copy(
         self, name: str, start: float, stop: float, event: Event, given: Arguments
     ) -> None:
-        stream, number = self.threads.number((_plain(event.pid), _plain(event.tid))), self.names.number(name)
+        stream, number = (
+            self.threads.number((_plain(event.pid), _plain(event.tid))),
+            self.names.number(name),
+        )
         self.copies.add(start, stop, correlation_of(given.correlation), number, stream)
 
     def _description(
-        self, name: str, start: float, stop: float, thread: int, stream: int, given: Arguments
+        self, name: str, start: float, stop: float, place: tuple[int, int, int], given: Arguments
     ) -> Described:
+        """`place` is its thread, the class of its name, its stream; -1 for what it has not."""
+        thread, kind, stream = place
         external, key = correlation_of(given.external), correlation_of(given.correlation)
         shapes = self._shapes(given)
         given.dims = given.types = NOTHING  # they hold the whole piece of the file
-        return Described(start, stop, thread, name, external, key, stream, given, shapes)
+        return Described(start, stop, thread, kind, name, external, key, stream, given, shapes)
 
     def _shapes(self, given: Arguments) -> int:
         """The number of an operator's shapes and types; -1 where the trace has none."""
@@ -249,7 +255,7 @@ class Events:
                 )
             self.steps[at] = start, stop, thread
         elif kind in (BACKEND, COMMUNICATION, DESCRIBED):
-            self.described.append(self._description(name, start, stop, thread, -1, given))
+            self.described.append(self._description(name, start, stop, (thread, kind, -1), given))
         sequence = correlation_of(given.sequence)
         self.host.add(start, stop, sequence, number, kind, thread, self._shapes(given))
 

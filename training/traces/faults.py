@@ -19,7 +19,7 @@ from calib.training.traces.split import Split
 SLOWER, STALLED, EXPOSED = 0.05, 0.05, 0.05
 # PyTorch's own bucket is 25 MiB (torch.nn.parallel.DistributedDataParallel); its first is smaller
 BUCKET_NBYTES = 25 << 20
-TWICE = 1.9  # items exchanged per gradient
+WHOLE = 0.05  # how far from a whole number the exchanges of a gradient may be
 LEAST_STEPS, MANY = 3, 20
 
 
@@ -32,16 +32,14 @@ class Fault(Record):
     says: str
 
 
-def faults_of(
-    run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[int]
-) -> list[Fault]:
+def faults_of(run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[int]) -> list[Fault]:
     """The faults, those that cost most first."""
-    found = [*_slow(splits, ranks), *_stalled(splits, ranks), *_small_buckets(run, splits)]
+    found = [*_slow(run, splits, ranks), *_stalled(splits, ranks), *_small_buckets(run, splits)]
     found += [*_twice(run), *_other_types(run)]
     return sorted(found, key=lambda fault: -(fault.seconds or 0.0))
 
 
-def _slow(splits: Sequence[Split], ranks: Sequence[int]) -> list[Fault]:
+def _slow(run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[int]) -> list[Fault]:
     """The rank whose own work takes longer than the others', step by step."""
     if len(splits) < 2:
         return []
@@ -56,7 +54,8 @@ def _slow(splits: Sequence[Split], ranks: Sequence[int]) -> list[Fault]:
         f"rank {ranks[at]} needs {percent(by / float(others.mean()))} longer for its own work than the "
         f"other{'s' if len(splits) > 2 else ''}: {seconds_words(by)} of a step, for which they wait"
     )
-    return [Fault(kind="slow rank", rank=ranks[at], seconds=by, says=words)]
+    kind = "unequal stages" if run.strategy == "pipeline" else "slow rank"
+    return [Fault(kind=kind, rank=ranks[at], seconds=by, says=words)]
 
 
 def half_width(values: NDArray[np.float64]) -> float:
@@ -89,7 +88,7 @@ def _stalled(splits: Sequence[Split], ranks: Sequence[int]) -> list[Fault]:
 def _small_buckets(run: RunConfiguration, splits: Sequence[Split]) -> list[Fault]:
     """Gradients that go in many small messages, where the wire is felt."""
     buckets = run.buckets
-    if buckets is None or buckets.operation != "allreduce":
+    if buckets is None or run.strategy != "data" or buckets.operation != "allreduce":
         return []
     usual = -(-buckets.nbytes // BUCKET_NBYTES) + 1  # the first is smaller
     exposed = float(np.mean([(s.parts["wire"] / s.whole).mean() for s in splits]))
@@ -106,11 +105,14 @@ def _small_buckets(run: RunConfiguration, splits: Sequence[Split]) -> list[Fault
 def _twice(run: RunConfiguration) -> list[Fault]:
     """More items added up over the ranks than there are gradients."""
     items, exchanged = run.gradient_items, run.exchanged_items
-    if not items or not exchanged or exchanged < TWICE * items:
+    if not items or not exchanged or run.strategy != "data":
+        return []
+    times = exchanged / items
+    if times < 2 - WHOLE or abs(times - round(times)) > WHOLE:  # other sums than those of gradients
         return []
     words = (
         f"{exchanged} items are added up over the ranks in a step, but there are {items} gradients: "
-        f"they are exchanged {exchanged / items:.1f} times"
+        f"they are exchanged {round(times)} times"
     )
     return [Fault(kind="doubled collective", rank=None, seconds=None, says=words)]
 

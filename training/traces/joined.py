@@ -140,7 +140,9 @@ def _shifts(
     agree = _impossible(shifts, synchronous) <= MOST_IMPOSSIBLE
     one_host = len(hosts) == 1 and (None not in hosts or agree)
     if not one_host:
-        shifts = [_aligned(place, apart[place], traces, synchronous) for place in range(len(traces))]
+        shifts = [
+            _aligned(place, apart[place], traces, synchronous) for place in range(len(traces))
+        ]
         notes.append("clocks of several hosts are set by the ends of collectives")
     wrong = _impossible(shifts, synchronous)
     if not synchronous or wrong > MOST_IMPOSSIBLE:

@@ -125,7 +125,9 @@ def traced_run(traces: Sequence[RankTrace]) -> TracedRun:
     notes = list(dict.fromkeys(note for trace in traces for note in trace.notes))
     most = max(len(trace.steps) for trace in traces)
     if most > len(steps) + late:
-        notes.append(f"{most - len(steps)} steps are not in the traces of all ranks and are left out")
+        notes.append(
+            f"{most - len(steps)} steps are not in the traces of all ranks and are left out"
+        )
     ranks = traces[0].ranks or len(traces)
     if len(traces) < ranks:
         notes.append(f"traces of {len(traces)} of {ranks} ranks")
@@ -142,9 +144,13 @@ def traced_run(traces: Sequence[RankTrace]) -> TracedRun:
         for trace, split in zip(traces, splits, strict=True)
     ]
     if ranks > 1 and not together.comparable:
-        notes.append("waiting for other ranks is in the wire's time: their traces, or clocks, are missing")
+        notes.append(
+            "waiting for other ranks is in the wire's time: their traces, or clocks, are missing"
+        )
     if not any(op.shapes for op in operators[0]):
-        notes.append("the traces have no shapes (record_shapes=True): batch and layers are not known")
+        notes.append(
+            "the traces have no shapes (record_shapes=True): batch and layers are not known"
+        )
     return TracedRun(
         files=[str(trace.path) for trace in traces],
         configuration=configuration,

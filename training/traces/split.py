@@ -82,9 +82,7 @@ def _before_forward(trace: RankTrace) -> Starts:
     if not len(starts):
         return NONE
     starts.sort()
-    begins = starts[
-        np.minimum(np.searchsorted(starts, trace.host_windows[:, 0]), len(starts) - 1)
-    ]
+    begins = starts[np.minimum(np.searchsorted(starts, trace.host_windows[:, 0]), len(starts) - 1)]
     inside = (begins >= trace.host_windows[:, 0]) & (begins <= trace.host_windows[:, 1])
     found = np.stack((trace.host_windows[:, 0], begins), axis=1)[inside]
     return minus(found, trace.host_phases["update"])

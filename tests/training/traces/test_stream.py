@@ -20,7 +20,8 @@ numbers = st.one_of(st.integers(-5, 1 << 70), st.floats(allow_nan=True), st.bool
 values = st.recursive(
     st.one_of(words, numbers),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["a", "ph"]), inner, max_size=2)
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["a", "ph"]), inner, max_size=2),
     ),
     max_leaves=6,
 )
@@ -102,7 +103,9 @@ def test_a_trace_is_read_in_pieces_of_any_size(
 
 def test_pieces_are_decoded_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.json"
-    path.write_text(json.dumps([{"ph": "X", "ts": n, "args": {"a": "}, {"}} for n in range(20_000)]))
+    path.write_text(
+        json.dumps([{"ph": "X", "ts": n, "args": {"a": "}, {"}} for n in range(20_000)])
+    )
     monkeypatch.setattr(stream, "CHUNK", 1 << 14)
     monkeypatch.setattr(stream._JsonReader._more, "__defaults__", (1 << 14,))
     alone: list[Any] = []
