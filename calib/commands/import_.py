@@ -1,7 +1,7 @@
-"""Import logs of nccl-tests, rccl-tests, OSU and IMB, NCCL's profilers, or tables.
+"""Import logs of nccl-tests, OSU, IMB and NCCL's profilers.
 
-It makes a run directory for `calib fit`. Example: calib import logs/ -o runs/theirs, then calib fit
-runs/theirs
+Also of rccl-tests, and tables of sizes and times. It makes a run directory for `calib fit`. Example:
+calib import logs/ -o runs/theirs, then calib fit runs/theirs
 """
 
 from __future__ import annotations

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from calib.foundation.arrays import Mask
+from calib.foundation.words import counted
 from calib.microbench.importers.table import LACKS_RANKS, OF_RUN
 from calib.microbench.records.samples import Samples
 
-# what a law is of, and the type that it is fitted to
+# what a law is of
 OF_A_LAW = (
     "operation",
     "key",
@@ -50,13 +51,13 @@ def benchmarks_before_runs(rows: Samples) -> tuple[Samples, list[str]]:
     notes = []
     if count := int(doubled.sum()):
         notes.append(
-            f"{count} rows of a run were left out: a benchmark measured the same collectives"
+            f"{counted(count, 'row')} of a run left out: a benchmark measured the same collectives"
         )
     if count := int(of_run.sum()):
         names = ", ".join(kept.where(of_run).distinct("operation"))
         notes.append(
-            f"{names}: {count} rows are times of a run (a training job), not of a benchmark: they "
-            "hold what the job did beside them"
+            f"{names}: {counted(count, 'row')} of a run (a training job), not of a benchmark: their "
+            "times hold what the job did beside them"
         )
     if count := int(lacking.sum()):
         notes.append(f"of these, {count} lack the times of some ranks, and may hold waits for them")

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from calib.foundation.arrays import Integers
-from calib.microbench.importers.jobs.calls import RankCalls
 from calib.microbench.importers.lines.reading import Faults, Numbers
+from calib.microbench.importers.rank_calls import RankCalls
 from calib.microbench.records.samples import Samples, make_table, schema
 
 IMPORTED = "imported"

@@ -22,7 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calib.foundation.words import counted
-from calib.microbench.importers.jobs.calls import (
+from calib.microbench.importers.lines.reading import Log, is_json
+from calib.microbench.importers.nccl.operations import KINDS
+from calib.microbench.importers.rank_calls import (
     FUNCTIONS,
     Call,
     CallKind,
@@ -32,8 +34,6 @@ from calib.microbench.importers.jobs.calls import (
     parts,
     whole_numbers,
 )
-from calib.microbench.importers.lines.reading import Log, is_json
-from calib.microbench.importers.nccl.operations import KINDS
 from calib.microbench.importers.said import Flags, remark
 from calib.microbench.importers.table import Imported
 

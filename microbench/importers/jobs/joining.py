@@ -17,9 +17,9 @@ import numpy as np
 
 from calib.foundation.arrays import Floats, Integers, Mask
 from calib.foundation.words import counted, several
-from calib.microbench.importers.jobs.calls import CallKind, Communicator, Process, parts
 from calib.microbench.importers.machine import UNKNOWN
 from calib.microbench.importers.nccl.forced import key_of
+from calib.microbench.importers.rank_calls import MOST_RANKS, CallKind, Communicator, Process, parts
 from calib.microbench.importers.said import (
     UNSAID,
     Flags,
@@ -195,7 +195,7 @@ def _completed(calls: _Calls, flags: Flags, name: str, result: JoinedRuns) -> li
     for of, highest in zip(calls.communicators, last.tolist(), strict=True):
         ranks, nodes = of.ranks, of.nodes
         if not ranks:
-            ranks = max(flags.ranks, highest + 1)
+            ranks = max(min(flags.ranks, MOST_RANKS), highest + 1)
             overruled(ranks, flags.ranks, result.notes, " ranks or more")
             if ranks == 1:
                 result.wants = "ranks"

@@ -20,7 +20,9 @@ from collections import Counter
 from typing import Any
 
 from calib.foundation.words import counted
-from calib.microbench.importers.jobs.calls import (
+from calib.microbench.importers.lines.reading import Log, is_json
+from calib.microbench.importers.nccl.operations import DTYPES
+from calib.microbench.importers.rank_calls import (
     FUNCTIONS,
     Call,
     CallKind,
@@ -29,8 +31,6 @@ from calib.microbench.importers.jobs.calls import (
     RankCalls,
     whole_numbers,
 )
-from calib.microbench.importers.lines.reading import Log, is_json
-from calib.microbench.importers.nccl.operations import DTYPES
 from calib.microbench.importers.said import Flags, remark
 from calib.microbench.importers.table import Imported
 

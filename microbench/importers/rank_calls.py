@@ -6,9 +6,10 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from calib.microbench.importers.nccl.operations import KINDS, MOST_RANKS
+from calib.foundation.collectives import EQUAL_PARTS
 
-MOST_WHOLE = 1 << 62  # B of a buffer
+MOST_RANKS = 1 << 22
+MOST_NBYTES = 1 << 40  # of a rank: of the most ranks these are 2^62
 MOST_SECONDS = 1e6
 MOST_NUMBER = (1 << 63) - 1  # sequence numbers
 # NCCL's names (ncclFuncToString). Its point-to-point messages are no collectives, and of All2All and
@@ -100,7 +101,7 @@ class RankCalls:
 
 def parts(operation: str, ranks: int) -> int:
     """How many times what NCCL counts the whole buffer is: the ranks where that is of one rank."""
-    return ranks if KINDS[operation].per_rank else 1
+    return ranks if operation in EQUAL_PARTS else 1
 
 
 def whole_numbers(*values: Any) -> list[int]:
@@ -117,7 +118,7 @@ def _wrong(call: Call) -> str:
         "its communicator has more nodes than ranks": not 0 <= of.nodes <= most,
         "its number is not one": not 0 <= call.number <= MOST_NUMBER,
         "its process is not one": not 0 <= call.process.pid <= MOST_NUMBER,
-        "its size is not one": not 0 < call.nbytes <= MOST_WHOLE // MOST_RANKS,
+        "its size is not one": not 0 < call.nbytes <= MOST_NBYTES,
         "its time is not a positive number": not 0 < call.seconds <= MOST_SECONDS,
     }
     return next((reason for reason, wrong in checks.items() if wrong), "")
