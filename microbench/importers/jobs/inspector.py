@@ -16,6 +16,7 @@ inspector_json_reader.py, README.md; NVIDIA/nccl.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ BETWEEN = " \t\r\n,[]\x1e"
 CLOSE = 1e-4  # algbw has six decimals; a time of whole us is what it was computed from
 HALF_ALGBW = 0.5e-6  # GB/s
 MOST = 1e18
+HOST = re.compile(r"[\w.-]{1,255}", re.ASCII)
+VERSION = re.compile(r"v[\d.]{1,12}", re.ASCII)
 OTHERS = {"p2p_perf": "message", "proxy_trace": "record of proxies"}
 OF_GPU = "kernel_gpu"
 INCOMPLETE = "not a complete JSON object"
@@ -71,8 +74,8 @@ def read(log: Log, flags: Flags) -> Imported:
             result.faults.add(line, reason)
             continue
         version = context.metadata.get("inspector_output_format_version")
-        if isinstance(version, str) and not result.tool_version:
-            result.tool_version = version[:16]
+        if isinstance(version, str) and VERSION.fullmatch(version):
+            result.tool_version = result.tool_version or version
         if isinstance(found.get("coll_perf"), dict):
             reason = _add(calls, line, found["coll_perf"], context)
             if reason:
@@ -167,7 +170,7 @@ def _add(calls: RankCalls, line: int, perf: dict[str, Any], context: _Context) -
     if not whole or not isinstance(header.get("id"), str) or micros is None or algbw is None:
         return "not a call: a field is missing or not a number"
     rank, ranks, nodes, number, nbytes = whole
-    host = metadata.get("hostname")
+    host = str(metadata.get("hostname", ""))
     # a type that no log of the Inspector names: as of OSU, float32 where it is added up
     dtype = "float32" if KINDS[operation].reduces else "uint8"
     mode = "graph" if perf.get("graphCaptured") is True else "eager"
@@ -177,7 +180,7 @@ def _add(calls: RankCalls, line: int, perf: dict[str, Any], context: _Context) -
         Call(
             line=line,
             communicator=Communicator(header["id"], ranks, nodes),
-            process=Process(host if isinstance(host, str) else "", _whole(metadata.get("pid"))),
+            process=Process(host if HOST.fullmatch(host) else "", _whole(metadata.get("pid"))),
             rank=rank,
             kind=CallKind(operation, dtype, mode),
             number=number,

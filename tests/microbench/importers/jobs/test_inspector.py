@@ -196,6 +196,12 @@ def test_what_is_no_communicator(rank: int, ranks: int, nodes: int, reason: str)
     assert fault(lines([found])) == reason
 
 
+@pytest.mark.parametrize("host", ["a\nb", "\ud800", "../etc", "x" * 256, ""])
+def test_what_is_no_host_is_not_kept(host: str) -> None:
+    assert calls_of(inspector_log(0, host=host, version="v4\n")).processes == {Process("", 100): 0}
+    assert imported(inspector_log(0, version="v4\nx")).tool_version == ""
+
+
 def test_a_file_that_is_cut_short_keeps_what_is_whole() -> None:
     text = inspector_log()
     found = imported(text[:-30])
