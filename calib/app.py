@@ -26,7 +26,7 @@ VERBS = {
     "plan": "List what measuring would time, for how long and what for.",
     "measure": "Time collectives, layers, updates and packing.",
     "cluster": "Find which device, node or link of a cluster is slow.",
-    "import": "Import logs of nccl-tests, rccl-tests, OSU and IMB, or tables.",
+    "import": "Import logs of nccl-tests, OSU, IMB and NCCL's profilers.",
     "compare": "Compare two runs of one plan, median by median.",
     "fit": "Fit parameters.json from the samples of runs.",
     "show": "Show a parameter file as tables, and how sure each number is.",

@@ -24,6 +24,7 @@ from calib.fitting.sections.layers_in_place import with_in_place
 from calib.fitting.sections.loops import tensor_loops
 from calib.fitting.sections.memory import memory_reuses
 from calib.fitting.sections.network import network
+from calib.fitting.sections.of_runs import benchmarks_before_runs
 from calib.fitting.sections.overlap import overlaps
 from calib.fitting.sections.partitions import partitions
 from calib.fitting.sections.peaks import device_peaks
@@ -118,7 +119,8 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     used, mended = undisturbed(used, ends)
     notes += mended
     used, unlike = without_outliers(used, whole(measured).racks)
-    notes += unlike
+    used, of_run = benchmarks_before_runs(used)
+    notes += [*unlike, *of_run]
     notes += [
         f"measured with {name}, which is not like the others: what all ranks do together waits for it"
         for name in dict.fromkeys(name for run in measured for name in run.unlike)

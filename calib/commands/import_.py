@@ -1,7 +1,7 @@
-"""Import logs of nccl-tests, rccl-tests, OSU and IMB, or tables.
+"""Import logs of nccl-tests, OSU, IMB and NCCL's profilers.
 
-It makes a run directory for `calib fit`. Example: calib import logs/ -o runs/theirs, then calib fit
-runs/theirs
+Also of rccl-tests, and tables of sizes and times. It makes a run directory for `calib fit`. Example:
+calib import logs/ -o runs/theirs, then calib fit runs/theirs
 """
 
 from __future__ import annotations
@@ -147,6 +147,7 @@ def as_dict(found: Found, output: Path) -> dict[str, Any]:
             "groups": block.groups,
             "runs": block.runs,
             "rows": len(block),
+            "of_run": block.of_run,
             "smallest_nbytes": int(block.nbytes.min()),
             "largest_nbytes": int(block.nbytes.max()),
         }
@@ -161,7 +162,7 @@ def show(found: Found) -> None:
     columns = ["file", "tool", "operation", "ranks", "nodes", "groups", "runs", "rows", "bytes"]
     rows = [
         [
-            record.name,
+            record.name + (f" and {block.files - 1} more" if block.files > 1 else ""),
             f"{record.tool} {record.tool_version}".strip(),
             f"{block.operation} {block.key}".strip(),
             str(block.ranks),

@@ -9,6 +9,7 @@ from calib.advice import advised
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.words import counted
 from calib.microbench.importers import logs_in, no_row, read_file
+from calib.microbench.importers.jobs.joining import join
 from calib.microbench.importers.lines.reading import NoLogError
 from calib.microbench.importers.said import NO_FLAGS, Flags
 from calib.microbench.importers.table import Imported
@@ -46,7 +47,30 @@ def read_all(files: list[Path], flags: Flags, keep_going: bool) -> Found:
     if repeated:
         twice = [record.name for record, _ in found if record.sha256 == repeated[0]]
         raise InputError(f"the same log is given twice: {', '.join(twice)}")
+    _join(found, flags)
     return found
+
+
+def _join(found: Found, flags: Flags) -> None:
+    """Make rows of the calls of single ranks, of all files together. Raises FileError without any."""
+    of_run = [(record, imported) for record, imported in found if imported.calls]
+    if not of_run:
+        return
+    first, name = of_run[0][0], of_run[0][0].name
+    joined = join([imported for _, imported in of_run], flags, name)
+    if not any(imported.blocks for _, imported in of_run):
+        some = name if len(of_run) == 1 else f"{name} and {len(of_run) - 1} more"
+        raise FileError(f"{some}: no row: {'; '.join(joined.notes)}", joined.wants)
+    for (record, _), used in zip(of_run, joined.used, strict=True):
+        record.rows = used
+    first.notes += [note for note in joined.notes if note not in first.notes]
+    calls, rows = sum(joined.used), sum(imported.rows for _, imported in of_run)
+    say(
+        f"{counted(calls, 'call')} of single ranks in {counted(len(of_run), 'file')} are "
+        f"{counted(rows, 'collective')}, each as long as on the rank that waited least"
+    )
+    for note in joined.notes:
+        say(f"note: {note}")
 
 
 def read_runs(files: list[Path]) -> list[Imported]:

@@ -20,7 +20,7 @@ from calib.foundation.arrays import Floats, Integers
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
 from calib.foundation.records import Estimate
-from calib.microbench.importers.table import IMPORTED
+from calib.microbench.importers.table import IMPORTED, OF_RUN
 from calib.microbench.records.samples import Samples
 
 NO_ESTIMATES: Mapping[str, float] = MappingProxyType({})
@@ -147,8 +147,13 @@ def _points(
 
 
 def _calls(rows: Samples) -> Integers:
-    """How many calls each row is the mean of; 0 of another tool's that does not say how many."""
-    imported = rows.mask("marks", lambda marks: IMPORTED in marks.split(","))
+    """How many calls each row is the mean of; 0 of another tool's that does not say how many.
+
+    Of a run each row is one call.
+    """
+    imported = rows.mask(
+        "marks", lambda marks: IMPORTED in (of := marks.split(",")) and OF_RUN not in of
+    )
     return np.where(imported & (rows["calls"] == 1), 0, rows["calls"])
 
 

@@ -14,6 +14,7 @@ from types import ModuleType
 import numpy as np
 
 from calib.foundation.errors import FileError
+from calib.microbench.importers.jobs import inspector, traces
 from calib.microbench.importers.lines.reading import Log, NoLogError, failure_in
 from calib.microbench.importers.mpi import imb, osu
 from calib.microbench.importers.nccl import json_runs as nccl_tests_json
@@ -25,7 +26,15 @@ from calib.microbench.importers.said import UNSAID, Flags, remark
 from calib.microbench.importers.table import Imported, merged
 from calib.microbench.records.manifest import ImportedFile
 
-IMPORTERS: tuple[ModuleType, ...] = (nccl_tests, nccl_tests_json, rccl_results, osu, imb)
+IMPORTERS: tuple[ModuleType, ...] = (
+    nccl_tests,
+    nccl_tests_json,
+    rccl_results,
+    osu,
+    imb,
+    inspector,
+    traces,
+)
 ANY_TABLE = plain  # last, for files that none of them knows: rccl-tests writes CSV, too
 
 
@@ -66,6 +75,7 @@ def read_file(path: Path, flags: Flags, name: str = "") -> tuple[ImportedFile, I
         tool=imported.tool,
         tool_version=imported.tool_version,
         library_version=imported.library_version,
+        of_run=imported.of_run,
         rows=imported.rows,
         faults=imported.faults.listed(),
         notes=imported.notes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +16,13 @@ from numpy.typing import NDArray
 
 from calib.foundation.arrays import Integers
 from calib.microbench.importers.lines.reading import Faults, Numbers
+from calib.microbench.importers.rank_calls import RankCalls
 from calib.microbench.records.samples import Samples, make_table, schema
 
 IMPORTED = "imported"
 MEAN_OVER_RANKS = "mean_over_ranks"
+OF_RUN = "of_a_run"  # a time of a call in a job that had other things to do, not of a benchmark
+LACKS_RANKS = "lacks_ranks"  # of such a call: no time of the rank that came last may be among them
 ROWS_PER_GROUP = 131_072
 
 
@@ -40,6 +44,7 @@ class Block:
     file, `variant` indexes `variants`, `nbytes` is the whole buffer m of formulas.md, `seconds` and
     `skew` are per call. `line` is where the first run's table begins, `key` what makes it another
     operation, "" of none. `places` are those of the ranks (records/peers.py), where the file says.
+    `files` is how many files a run's rows are joined of, `resolution_s` what its clock cannot tell.
     """
 
     operation: str
@@ -60,6 +65,10 @@ class Block:
     line: int = 0
     key: str = ""
     places: tuple[str, ...] = ()
+    of_run: bool = False
+    lacks_ranks: bool = False
+    files: int = 1
+    resolution_s: float = math.nan
 
     def __len__(self) -> int:
         return len(self.nbytes)
@@ -77,7 +86,12 @@ class Block:
     @property
     def marks(self) -> str:
         """The words in the column `marks`."""
-        return ",".join([IMPORTED, MEAN_OVER_RANKS] if self.mean_over_ranks else [IMPORTED])
+        words = {
+            MEAN_OVER_RANKS: self.mean_over_ranks,
+            OF_RUN: self.of_run,
+            LACKS_RANKS: self.lacks_ranks,
+        }
+        return ",".join([IMPORTED, *(word for word, holds in words.items() if holds)])
 
 
 class FailedRun(NamedTuple):
@@ -90,7 +104,11 @@ class FailedRun(NamedTuple):
 
 @dataclass
 class Imported:
-    """What one importer found in one file. `gpus`: host -> names of its GPUs, where the file says."""
+    """What one importer found in one file. `gpus`: host -> names of its GPUs, where the file says.
+
+    `of_run`: the times are of a run (a training job), not of a benchmark. Its `calls` are of single
+    ranks, and become blocks when those of all files are joined (jobs/joining.py).
+    """
 
     tool: str
     tool_version: str = ""
@@ -100,11 +118,13 @@ class Imported:
     notes: list[str] = field(default_factory=list)
     gpus: dict[str, list[str]] = field(default_factory=dict)
     failed: list[FailedRun] = field(default_factory=list)
+    of_run: bool = False
+    calls: list[RankCalls] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
-        """How many rows it gives."""
-        return sum(map(len, self.blocks))
+        """How many rows it gives, and calls of single ranks that are to be joined."""
+        return sum(map(len, self.blocks)) + sum(map(len, self.calls))
 
 
 def merged(parts: Sequence[Imported]) -> Imported:
@@ -119,6 +139,8 @@ def merged(parts: Sequence[Imported]) -> Imported:
         whole.notes += [note for note in part.notes if note not in whole.notes]
         whole.gpus |= part.gpus
         whole.failed += part.failed
+        whole.of_run = whole.of_run or part.of_run
+        whole.calls += part.calls
     whole.blocks.sort(key=lambda block: block.line)
     return whole
 
@@ -231,6 +253,7 @@ def tables(block: Block, launches: Integers) -> Iterator[pa.Table]:
             mode=modes.take(variant),
             marks=block.marks,
             places=",".join(block.places),
+            resolution_s=block.resolution_s,
         )
 
 

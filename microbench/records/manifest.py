@@ -192,7 +192,15 @@ class ImportedFile(BaseModel):
     tool: str = Field(description="tool that wrote it")
     tool_version: str = Field(default="", description="as the file says it")
     library_version: str = Field(default="", description="of NCCL, as the file says it")
-    rows: CountOrNone = Field(description="rows that were read from it")
+    of_run: bool = Field(
+        default=False,
+        description="its times are of a run (a training job) that had other things to do beside "
+        "them, not of a benchmark; so marked in the samples, too",
+    )
+    rows: CountOrNone = Field(
+        description="rows that were read from it; of a run the calls of its ranks, of which those of "
+        "several files make one row"
+    )
     faults: list[tuple[CountOrNone, str]] = Field(
         default_factory=list, description="line (from 1) and why it is no row"
     )

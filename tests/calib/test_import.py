@@ -14,12 +14,14 @@ from tests.helpers.published import DATA, needs_data
 from tests.helpers.rows import as_samples, rows_in
 from tests.helpers.words import words_of
 from tests.microbench.importers.logs import TIMES, published, table, times
+from tests.microbench.importers.made.jobs import inspector_log, trace, traced
 from tests.microbench.importers.made.nccl_json import SECRET, document
 from tests.microbench.importers.made.osu import SIZES, log
 from typer.testing import CliRunner
 
 from calib.app import app
 from calib.foundation.errors import FileError
+from calib.microbench.importers.jobs.joining import OF_RUN_NOTE
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.samples import Sample
@@ -134,6 +136,43 @@ def test_what_nccl_was_forced_to(here: Path) -> None:
 
 def nothing_written(here: Path) -> bool:
     return not (here / "new").exists() and not list(here.glob(".new*"))
+
+
+def test_the_logs_of_a_job(here: Path) -> None:
+    (here / "job").mkdir()
+    for rank in range(4):
+        text = inspector_log(rank, (400 + rank, 512 - rank))
+        (here / "job" / f"node0-pid{100 + rank}.log").write_text(text)
+    done = calib(here, "import", "job", "nccl.txt", "-o", "new", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == [
+        "8 calls of single ranks in 4 files are 2 collectives, each as long as on the rank that waited "
+        "least",
+        f"note: {OF_RUN_NOTE}",
+    ]
+    records = Manifest.read(here / "new").imported
+    assert [(each.tool, each.of_run, each.rows) for each in records] == [
+        *[("NCCL Inspector", True, 2)] * 4,
+        ("nccl-tests", False, 2 * len(TIMES)),
+    ]
+    rows = [row for row in rows_in(here / "new") if "of_a_run" in row.marks.split(",")]
+    assert [round(row.seconds * 1e6) for row in rows] == [400, 509]
+    content = json.loads(done.stdout)
+    assert [table["of_run"] for table in content["tables"]] == [True, False]
+    assert sum(each["rows"] for each in content["tables"]) == 2 + 2 * len(TIMES)
+    shown = calib(here, "import", "job", "-o", "more").stdout
+    assert "node0-pid100.log and 3 more" in shown
+
+
+def test_a_job_without_a_row(here: Path) -> None:
+    (here / "lone.json").write_text(trace(traced(0, [300_000])))
+    assert refused(calib(here, "import", "lone.json", "-o", "new")) == (
+        "lone.json: no row: the number of ranks is not given, and the files are of one rank alone; "
+        "give --ranks"
+    )
+    assert not (here / "new").exists()
+    done = calib(here, "import", "lone.json", "-o", "new", "--ranks", "4")
+    assert done.returncode == 0 and [row.ranks for row in rows_in(here / "new")] == [4]
 
 
 def test_an_existing_run(here: Path) -> None:

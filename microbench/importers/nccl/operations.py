@@ -36,6 +36,8 @@ DTYPES = {
     "f8e5m2": ("float8_e5m2", 1),
     "fp8_e4m3": ("float8_e4m3", 1),
     "fp8_e5m2": ("float8_e5m2", 1),
+    "float8e4m3": ("float8_e4m3", 1),
+    "float8e5m2": ("float8_e5m2", 1),
 }
 
 

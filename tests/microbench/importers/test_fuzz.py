@@ -21,6 +21,7 @@ from tests.microbench.importers.made.every import MADE
 
 from calib.foundation.errors import CalibError
 from calib.microbench.importers import read_log
+from calib.microbench.importers.jobs.joining import join
 from calib.microbench.importers.lines.reading import Log
 from calib.microbench.importers.said import Flags
 from calib.microbench.importers.table import Imported
@@ -118,7 +119,10 @@ def check(text: str, found: Imported) -> None:
 def read(text: str) -> Imported | None:
     try:
         log = Log.of("log.txt", text.encode(errors="replace"))
-        return read_log(log, Flags(operation="allreduce", ranks=RANKS))
+        flags = Flags(operation="allreduce", ranks=RANKS)
+        found = read_log(log, flags)
+        join([found], flags)
+        return found
     except CalibError:
         return None
 

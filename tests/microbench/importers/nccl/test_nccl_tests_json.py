@@ -24,6 +24,18 @@ def test_a_whole_file() -> None:
     assert found.gpus == {"node0": ["NVIDIA H100"] * 2, "node1": ["NVIDIA H100"] * 2}
 
 
+def test_times_of_iterations_and_no_time_out_of_place() -> None:
+    """What src/util.cu has had since 2.19: -I adds an object behind each half, and one may be null."""
+    plain = document()
+    expected = times(one(imported(json.dumps(plain))), "in_place")
+    for row in plain["results"]:
+        row["out_of_place"] = None
+        row["in_place_per_iter"] = {"min_us": 1.0, "cv_pct": 0.5, "times_us": [1.0, 2.0]}
+    found = imported(json.dumps(plain, indent=1))
+    assert times(one(found), "in_place") == expected and times(one(found)) == {}
+    assert found.faults.listed() == []
+
+
 def test_one_entry_of_devices_is_a_process() -> None:
     """The list has only the first GPU of each process: 2 entries of 2 GPUs are 4 ranks."""
     block = one(imported(json.dumps(document(per_process=2))))
