@@ -30,8 +30,8 @@ HANG_SECONDS = 20.0
 class Settings:
     """The settings of a run, beside model and division. `precision`: a share of the median, or None.
 
-    `variables` are environment variables that its ranks are started with. `traced` iterations more are run
-    under torch.profiler.
+    `variables` are environment variables that its ranks are started with. `traced` iterations more are
+    run under torch.profiler.
 
     Raises InputError for an unknown backend, execution or optimizer, and for an execution that the
     backend's device, the optimizer or a training function of one's own has not.

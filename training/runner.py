@@ -40,8 +40,8 @@ from calib.oracle.model.spec import ModelSpec
 from calib.training.checks.gradients import gradient_difference
 from calib.training.clock import clock_share
 from calib.training.footprint import peak_live_bytes
-from calib.training.models import ModelEntry
 from calib.training.job import traces_beside
+from calib.training.models import ModelEntry
 from calib.training.plans.division import LayerwiseDivision, any_shared
 from calib.training.run.lines import GRADIENT_RANKS, RUN_PHASES, Iteration, RunEnd, RunHeader
 from calib.training.step import TrainingStep

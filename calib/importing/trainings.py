@@ -11,7 +11,6 @@ from calib.foundation.words import several
 from calib.training.importers import table as tables
 from calib.training.importers import torch_profiler
 from calib.training.importers.records import Circumstances, ImportedCase, division_of, run_of
-
 from calib.training.run.record import TrainingRun
 from calib.training.traces.rank import read_rank
 from calib.training.traces.run import in_order

@@ -7,8 +7,8 @@ them. Tensors on the CPU, of any type, travel by their memory: no pickles, no co
 contiguous. float16, bfloat16 and float8, which MPI cannot add, are reduced as float32, rounded once.
 
 With async_op=False a call blocks in MPI. With async_op=True it starts MPI's nonblocking operation,
-which the work's `wait` waits for. DistributedDataParallel waits for a future: progress.py. Timeouts
-are not looked at: MPI has none. Under torch.profiler a call is annotated as other backends do it, and with
+which the work's `wait` waits for. DistributedDataParallel waits for a future: progress.py. Timeouts are
+not looked at: MPI has none. Under torch.profiler a call is annotated as other backends do it, and with
 its size, `mpi:Allreduce 1024 float32`: torch does so for backends in C++ alone.
 """
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from calib.foundation.records import Estimate
 from calib.foundation.words import (
-    counted,
     bytes_words,
+    counted,
     number,
     percent,
     seconds_words,

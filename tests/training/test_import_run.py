@@ -41,6 +41,7 @@ from calib.training.run.lines import RUN_PHASES
 from calib.training.run.record import TrainingRun
 from calib.training.traces import intervals
 from calib.training.traces.rank import RankTrace, read_rank
+from calib.training.traces.run import in_order
 
 GIVEN: dict[str, Any] = {}
 # a trace counts microseconds from long ago, in float64
@@ -411,7 +412,7 @@ def test_a_gpu_trace_by_hand(tmp_path: Path) -> None:
     trace = lane.read(tmp_path / "t.json", **ABOUT)
     assert (trace.rank, trace.ranks, trace.steps, trace.late) == (0, 2, [2, 3, 4], False)
     assert trace.gpu == "NVIDIA H100"
-    ranks, traces = torch_profiler.ranks_of([trace], None)
+    traces = in_order([trace])
     steps, notes = torch_profiler.iterations_of(traces, CASE, 0)
     for step in steps:
         assert step.whole == pytest.approx([1000e-6], abs=NANOSECONDS)
@@ -468,16 +469,16 @@ def test_ranks_are_put_in_order(tmp_path: Path) -> None:
         info = {"backend": "nccl", "rank": rank, "world_size": 2}
         path = tmp_path / f"{rank}.json"
         traces.append(lane.read(path, distributedInfo=info, host_name=f"n{rank}"))
-    ranks, ordered = torch_profiler.ranks_of(traces, None)
-    assert ranks == 2 and [trace.rank for trace in ordered] == [0, 1]
+    ordered = in_order(traces)
+    assert [trace.rank for trace in ordered] == [0, 1]
     steps, notes = torch_profiler.iterations_of(ordered, CASE, 0)
     assert len(steps) == 2 and steps[0].phases["update"] == pytest.approx([100e-6, 110e-6])
     assert any("1 steps are not in the traces of all ranks" in note for note in notes)
     assert torch_profiler.circumstances_of(ordered, 2)["hosts"] == ("n0", "n1")
     with pytest.raises(FileError, match="same rank"):
-        torch_profiler.ranks_of([traces[0], traces[0]], None)
+        in_order([traces[0], traces[0]])
     with pytest.raises(FileError, match="not of 4"):
-        torch_profiler.ranks_of(traces, 4)
+        in_order(traces, 4)
 
 
 @pytest.mark.parametrize(("rank", "ranks"), [(2, 2), (-1, 2), (0, 0), (0, 10**30)])

@@ -2,8 +2,9 @@
 
 On a GPU a collective is a kernel of NCCL's. Traces of PyTorch from 2.4 on describe it there; else the
 description is that of `record_param_comms` around its launch (2.1), the shapes of the backend's own
-annotation (`nccl:all_reduce`), or the kernel's name. On a CPU it is the backend's annotation (`gloo:all_reduce`),
-which lasts from when the rank begins it to its end, or torch.distributed's operator.
+annotation (`nccl:all_reduce`), or the kernel's name. On a CPU it is the backend's annotation
+(`gloo:all_reduce`), which lasts from when the rank begins it to its end, or torch.distributed's
+operator.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ KERNEL_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "
 class Collective:
     """One collective of one rank; times in microseconds after the rank's `base_us`.
 
-    `nbytes` are those of the whole buffer (foundation/collectives.py), None where the trace does not say.
-    `members` are the ranks of its group and `size` their number, where known. `number` counts those of
-    its group and step that are alike, so that it is the same at all ranks. `issued_us` is when the host
-    called it.
+    `nbytes` are those of the whole buffer (foundation/collectives.py), None where the trace does not
+    say. `members` are the ranks of its group and `size` their number, where known. `number` counts
+    those of its group and step that are alike, so that it is the same at all ranks. `issued_us` is when
+    the host called it.
     """
 
     operation: str
@@ -200,7 +201,7 @@ def _count(found: Any) -> int | None:
 
 
 def _members(found: Any) -> tuple[int, ...]:
-    """The ranks of a group, from `[0, 1]`; empty where they are shortened (`[0, 1, ..., 7]`) or missing."""
+    """The ranks of a group, from `[0, 1]`; empty where some are missing (`[0, 1, ..., 7]`)."""
     if isinstance(found, str):
         try:
             found = json.loads(found)

@@ -41,9 +41,9 @@ class Buckets(Record):
 class RunConfiguration(Record):
     """What a run was, as far as its traces say; None or "" where they do not.
 
-    `strategy` is the one whose collectives these are; `strategy_reason` says which. `batch_per_rank` is the first
-    dimension of the first layer's input in a micro-batch. `dtype` is the item type of most matrix
-    products, `other_dtypes` the operators in another. `gradient_items` are those that autograd
+    `strategy` is the one whose collectives these are; `strategy_reason` says which. `batch_per_rank` is
+    the first dimension of the first layer's input in a micro-batch. `dtype` is the item type of most
+    matrix products, `other_dtypes` the operators in another. `gradient_items` are those that autograd
     accumulated in a step, `exchanged_items` those that the ranks added up.
     """
 
@@ -118,20 +118,20 @@ def _strategy(joined: JoinedRanks, ranks: int) -> tuple[str, str]:
         _bytes_by_phase(first, mine, "allgather"),
         _bytes_by_phase(first, mine, "allreduce"),
     )
+    inside = gathered["forward"] + gathered["backward"]
+    found, why = "", ""
     if {"send", "receive", "p2p"} & set(counts):
-        return "pipeline", words
-    if "all_to_all" in counts:
-        return "", f"{words}: expert, sequence or embedding parallelism"
-    if "reduce_scatter" in counts and "allgather" in counts:
-        if gathered["forward"] or gathered["backward"]:
-            return "fully_sharded", words
-        return "data", f"{words}: with a sharded optimizer"
-    if "allreduce" in counts:
-        of_activations = summed["forward"] + gathered["forward"] + gathered["backward"]
-        if of_activations > 0.1 * sum(summed.values()):
-            return "", f"{words}, of activations too: filter, channel or tensor parallelism"
-        return "data", words
-    return "", words
+        found = "pipeline"
+    elif "all_to_all" in counts:
+        why = ": expert, sequence or embedding parallelism"
+    elif "reduce_scatter" in counts and "allgather" in counts:
+        found = "fully_sharded" if inside else "data"
+        why = "" if inside else ": with a sharded optimizer"
+    elif "allreduce" in counts and summed["forward"] + inside > 0.1 * sum(summed.values()):
+        why = ", of activations too: filter, channel or tensor parallelism"
+    elif "allreduce" in counts:
+        found = "data"
+    return found, f"{words}{why}"
 
 
 def _bytes_by_phase(
@@ -152,8 +152,9 @@ def _gradient_sums(joined: JoinedRanks) -> dict[int, list[tuple[str, int, int]]]
     found: dict[int, list[tuple[str, int, int]]] = {}
     for x in joined.collectives:
         one = x.one
-        known = one.elements is not None and one.nbytes is not None and "float" in one.dtype
-        if one.operation in GRADIENTS and known:
+        if one.elements is None or one.nbytes is None or "float" not in one.dtype:
+            continue
+        if one.operation in GRADIENTS:
             found.setdefault(one.step, []).append((one.operation, one.elements, one.nbytes))
     return found
 
@@ -258,7 +259,9 @@ def _item_types(trace: RankTrace) -> tuple[str, dict[str, str]]:
     host, words = trace.events.host, trace.events
     named = np.array([bool(PRODUCTS.match(str(name))) for name in words.names.texts], dtype=bool)
     shapes = host.of("shapes")
-    mine = np.flatnonzero(named[host.of("name")] & (shapes >= 0)) if len(named) else []
+    if not named.any():
+        return "", {}
+    mine = np.flatnonzero(named[host.of("name")] & (shapes >= 0))
     inside = index_at(trace.host_phases["forward"], host.of("start")[mine] - trace.base_us) >= 0
     keys = np.stack((host.of("name")[mine], shapes[mine]), axis=1)[inside]
     which, counts = np.unique(keys, axis=0, return_counts=True)

@@ -1,10 +1,11 @@
 """The collectives of all ranks, one beside the other: their own time, and who was waited for.
 
-A kernel of NCCL's holds the wait for its peers. Where the ranks' clocks can be compared, a collective's own
-time is from the last arrival to the last end, and what a rank lost before that it spent waiting for the
-rank that came last. Clocks of one host are the same; those of several are set so that collectives which need
-something of every rank end together, step by step. Where many collectives would have ended before their last
-rank had come, the clocks cannot be compared, and a collective's own time is the least over the ranks.
+A kernel of NCCL's holds the wait for its peers. Where the ranks' clocks can be compared, a collective's
+own time is from the last arrival to the last end, and what a rank lost before that it spent waiting for
+the rank that came last. Clocks of one host are the same; those of several are set so that collectives
+which need something of every rank end together, step by step. Where many collectives would have ended
+before their last rank had come, the clocks cannot be compared, and a collective's own time is the least
+over the ranks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What each operator of a rank took in each step, by phase, name and shapes.
 
-An operator is PyTorch's outermost one (`aten::conv2d`, not the `aten::cudnn_convolution` in it). On a GPU
-its time is that of the kernels that it launched, each counted by itself; on a CPU its own.
+An operator is PyTorch's outermost one (`aten::conv2d`, not the `aten::cudnn_convolution` in it). On a
+GPU its time is that of the kernels that it launched, each counted by itself; on a CPU its own.
 """
 
 from __future__ import annotations
@@ -64,18 +64,16 @@ def operators_of(trace: RankTrace) -> list[TracedOperator]:
     row, n = row.reshape(-1), len(trace.steps)
     flat = row * n + step[inside]
     total = np.bincount(flat, seconds[inside], len(which) * n).reshape(-1, n)
-    if trace.gpu is None:
-        calls = np.bincount(flat, minlength=len(which) * n).reshape(-1, n)
-    else:  # an operator of several kernels is one call
-        once = np.unique(np.stack((flat, owner[inside]), axis=1), axis=0)[:, 0]
-        calls = np.bincount(once, minlength=len(which) * n).reshape(-1, n)
+    # an operator of several kernels is one call
+    once = np.unique(np.stack((flat, owner[inside]), axis=1), axis=0)[:, 0]
+    calls = np.bincount(once, np.ones(len(once)), len(which) * n).reshape(-1, n)
     found = []
     for (phase, name, shape), of, times_ in zip(which.tolist(), total, calls, strict=True):
         dims, types = trace.events.shapes.texts[shape] if shape >= 0 else (b"", b"")
         dtype = next((of_one for word in parsed(types) if (of_one := item_type(word))), "")
         known = tuple(parsed(dims))
         called = str(trace.events.names.texts[name])
-        found.append(TracedOperator(LABELS[phase], called, known, dtype, of, times_.astype(float)))
+        found.append(TracedOperator(LABELS[phase], called, known, dtype, of, times_))
     return sorted(found, key=lambda one: -float(one.seconds.sum()))
 
 
@@ -97,7 +95,7 @@ def _outermost(trace: RankTrace) -> NDArray[np.intp]:
 def _kernels(
     trace: RankTrace, outer: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.intp]]:
-    """The operator of each kernel, the number of operators for none; its seconds; its step by its time."""
+    """The operator of each kernel, else the number of operators; its seconds; its step by its time."""
     events = trace.events
     times = events.kernels.times()
     launched, threads = events.launched_at(events.kernels.of("correlation"))

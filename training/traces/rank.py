@@ -41,10 +41,11 @@ INPUT = "input"  # loading of data by the main thread
 class RankTrace:
     """One rank's steps, in order, and sets of its times, in microseconds after `base_us`.
 
-    `windows` are the steps, on a GPU those of its kernels. `phases` are disjoint sets of the phases and of
-    INPUT: on a GPU of its kernels and copies, by their launch; `host_phases` on the host. `computing`
-    and `copying` are what the device (or the CPU) does, `talking` is communication; they may overlap. A
-    `late` trace does not show where its first step begins. `gpu` is the GPU's name, None without one.
+    `windows` are the steps, on a GPU those of its kernels. `phases` are disjoint sets of the phases and
+    of INPUT: on a GPU of its kernels and copies, by their launch; `host_phases` on the host.
+    `computing` and `copying` are what the device (or the CPU) does, `talking` is communication; they
+    may overlap. A `late` trace does not show where its first step begins. `gpu` is the GPU's name, None
+    without one.
     """
 
     events: Events
@@ -81,7 +82,7 @@ class RankTrace:
     @cached_property
     def whole_s(self) -> list[float]:
         """Seconds of each step."""
-        return ((self.windows[:, 1] - self.windows[:, 0]) * US).tolist()
+        return [float(x) for x in (self.windows[:, 1] - self.windows[:, 0]) * US]
 
     @cached_property
     def talking_s(self) -> list[float]:
@@ -95,11 +96,11 @@ class RankTrace:
 
     def seconds(self, of: Starts) -> list[float]:
         """Seconds of a set in each step."""
-        return (lengths_within(of, self.windows) * US).tolist()
+        return [float(x) for x in lengths_within(of, self.windows) * US]
 
     @cached_property
     def phase_s(self) -> dict[str, list[float]]:
-        """Seconds of each phase in each step, without exposed communication; those that the trace shows."""
+        """Seconds of the phases that the trace shows, in each step, without exposed communication."""
         told = {name: self.seconds(minus(self.phases[name], self.exposed)) for name in PHASES}
         return {name: seconds for name, seconds in told.items() if any(seconds)}
 

@@ -1,9 +1,9 @@
 """Where the time of a step went, rank by rank: parts that add up to the whole.
 
-Each instant is of the first of these that holds: the device computes; it communicates, and the last rank has
-come (wire) or not yet (waiting); it copies; the main thread loads data, or has not yet called the model
-(input); the rest, in which nothing of this runs (host). On a CPU loading is of input before it is of
-computation, because the two are of one thread.
+Each instant is of the first of these that holds: the device computes; it communicates, and the last
+rank has come (wire) or not yet (waiting); it copies; the main thread loads data, or has not yet called
+the model (input); the rest, in which nothing of this runs (host). On a CPU loading is of input before
+it is of computation, because the two are of one thread.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Read a Chrome trace a piece at a time: a large one costs time and no memory.
 
 The format is the JSON object that torch.profiler's export_chrome_trace writes (kineto), or its array of
-events alone; gzipped or not. A piece is decoded at once by msgspec, which makes nothing of the fields that
-nobody reads. Where it ends is guessed, at a brace, comma and brace that may be the end of an event: if it is
-not, the piece has an open bracket and is no JSON. What cannot be decoded so is read value by value, by
-Python's own reader, which also takes NaN and says what is wrong.
+events alone; gzipped or not. A piece is decoded at once by msgspec, which makes nothing of the fields
+that nobody reads. Where it ends is guessed, at a brace, comma and brace that may be the end of an
+event: if it is not, the piece has an open bracket and is no JSON. What cannot be decoded so is read
+value by value, by Python's own reader, which also takes NaN and says what is wrong.
 """
 
 from __future__ import annotations
