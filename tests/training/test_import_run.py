@@ -427,7 +427,7 @@ def test_a_gpu_trace_by_hand(tmp_path: Path) -> None:
     assert trace.talking_s == pytest.approx([160e-6] * 3, abs=NANOSECONDS)
     assert any("160 µs of a step, of which 100 µs are not hidden" in note for note in notes)
     assert "traces of 1 of 2 ranks" in notes
-    about = torch_profiler.circumstances_of(traces, ranks)
+    about = torch_profiler.circumstances_of(traces, 2)
     assert about["library"] == "torch_nccl" and about["device"] == "cuda" and "hosts" not in about
     assert about["started"] == "2024-01-04T20:26:40+00:00"  # 1.7e9 s and 4.4e12 us
 

@@ -63,12 +63,14 @@ def operators_of(trace: RankTrace) -> list[TracedOperator]:
     which, row = np.unique(keys, axis=0, return_inverse=True)
     row, n = row.reshape(-1), len(trace.steps)
     flat = row * n + step[inside]
-    total = np.bincount(flat, seconds[inside], len(which) * n).reshape(-1, n)
+    total, calls = np.zeros(len(which) * n), np.zeros(len(which) * n)
+    np.add.at(total, flat, seconds[inside])
     # an operator of several kernels is one call
     once = np.unique(np.stack((flat, owner[inside]), axis=1), axis=0)[:, 0]
-    calls = np.bincount(once, np.ones(len(once)), len(which) * n).reshape(-1, n)
+    np.add.at(calls, once, 1.0)
     found = []
-    for (phase, name, shape), of, times_ in zip(which.tolist(), total, calls, strict=True):
+    rows = zip(which.tolist(), total.reshape(-1, n), calls.reshape(-1, n), strict=True)
+    for (phase, name, shape), of, times_ in rows:
         dims, types = trace.events.shapes.texts[shape] if shape >= 0 else (b"", b"")
         dtype = next((of_one for word in parsed(types) if (of_one := item_type(word))), "")
         known = tuple(parsed(dims))
