@@ -47,11 +47,12 @@ def _slow(run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[int]) 
     at = int(own.mean(axis=1).argmax())
     others = np.median(np.delete(own, at, axis=0), axis=0)
     excess = own[at] - others
-    by = float(excess.mean())
-    if len(excess) < LEAST_STEPS or by - half_width(excess) <= SLOWER * float(others.mean()):
+    by, usual = float(excess.mean()), float(others.mean())
+    if len(excess) < LEAST_STEPS or by - half_width(excess) <= SLOWER * usual:
         return []
+    longer = f"{percent(by / usual)} longer" if usual > 0 else "longer"
     words = (
-        f"rank {ranks[at]} needs {percent(by / float(others.mean()))} longer for its own work than the "
+        f"rank {ranks[at]} needs {longer} for its own work than the "
         f"other{'s' if len(splits) > 2 else ''}: {seconds_words(by)} of a step, for which they wait"
     )
     kind = "unequal stages" if run.strategy == "pipeline" else "slow rank"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.foundation.text import plain
 from calib.training.traces.events import OPERATOR
 from calib.training.traces.intervals import index_at
 from calib.training.traces.rank import INPUT, PHASES, US, RankTrace
@@ -74,7 +75,7 @@ def operators_of(trace: RankTrace) -> list[TracedOperator]:
         dims, types = trace.events.shapes.texts[shape] if shape >= 0 else (b"", b"")
         dtype = next((of_one for word in parsed(types) if (of_one := item_type(word))), "")
         known = tuple(parsed(dims))
-        called = str(trace.events.names.texts[name])
+        called = plain(trace.events.names.texts[name])
         found.append(TracedOperator(LABELS[phase], called, known, dtype, of, times_))
     return sorted(found, key=lambda one: -float(one.seconds.sum()))
 

@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 
 from calib.foundation.errors import FileError
+from calib.foundation.text import plain
 from calib.training.traces.events import (
     BACKEND,
     BACKWARD,
     COMMUNICATION,
     LOADING,
+    MOST_NUMBER,
     OPERATOR,
     UPDATE,
     ZERO_GRAD,
@@ -73,6 +75,18 @@ class RankTrace:
     def about(self) -> dict[str, Any]:
         """What the file says beside its events."""
         return self.events.about
+
+    @cached_property
+    def host(self) -> str | None:
+        """The name of its host; None where the file does not say it."""
+        name = self.about.get("host_name")
+        return plain(name) if isinstance(name, str) else None
+
+    @cached_property
+    def base_ns(self) -> int:
+        """When its clock began, ns after 1970; 0 where that is what its times count from."""
+        base = self.about.get("baseTimeNanoseconds")
+        return base if type(base) is int and 0 <= base < MOST_NUMBER else 0
 
     @cached_property
     def exposed(self) -> Starts:
@@ -283,4 +297,4 @@ def _place(events: Events) -> tuple[int | None, int | None]:
 def _gpu_name(events: Events) -> str:
     devices = events.about.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices else {}
-    return str(first.get("name", "")) if isinstance(first, dict) else ""
+    return plain(str(first.get("name", ""))) if isinstance(first, dict) else ""

@@ -22,17 +22,23 @@ TYPE_NAMES = {
     "signed char": "int8",
     "char": "int8",
     "short": "int16",
+    "short int": "int16",
     "int": "int32",
     "long": "int64",
     "long int": "int64",
     "long long": "int64",
     "c10::complex<float>": "complex64",
     "c10::complex<double>": "complex128",
+    "complexfloat": "complex64",
+    "complexdouble": "complex128",
     "c10::float8_e4m3fn": "float8_e4m3fn",
     "c10::float8_e5m2": "float8_e5m2",
     "float8_e4m3fn": "float8_e4m3fn",
     "float8_e5m2": "float8_e5m2",
 }
+
+MOST = 1 << 50  # items, bytes or ranks: more is no number
+LEVELS = 4  # lists in lists: the arguments, tensors of one, sizes
 
 
 def item_type(word: Any) -> str:
@@ -46,29 +52,46 @@ def item_bytes(dtype: str) -> int | None:
 
 
 def parsed(text: bytes) -> list[Any]:
-    """A trace's list of shapes or of types; empty where it is none."""
+    """A trace's list of shapes or of types; empty where it is none, or has what is neither."""
     try:
         found = json.loads(text) if text else []
     except (ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) else []
+    return found if isinstance(found, list) and _right(found, LEVELS) else []
+
+
+def _right(value: Any, levels: int) -> bool:
+    """Whether these are sizes and words, in at most so many lists."""
+    if isinstance(value, list):
+        return levels > 0 and all(_right(part, levels - 1) for part in value)
+    if isinstance(value, str):
+        return value.isascii()
+    return type(value) is int and 0 <= value < MOST
 
 
 def elements(shape: Any) -> int | None:
-    """Items of a tensor, or of all tensors of a list; None for what is neither."""
+    """Items of a tensor, or of all tensors of a list; None for what is neither, or too many."""
     if not isinstance(shape, list) or not shape:
         return None
-    if all(type(size) is int and size >= 0 for size in shape):
-        return math.prod(shape)
+    if all(type(size) is int for size in shape):
+        found = math.prod(shape)
+        return found if found < MOST else None
     parts = [elements(part) for part in shape]
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None
 
 
-def first_tensor(dims: bytes, types: bytes) -> tuple[int | None, str]:
-    """Items and item type of an operator's first argument; None and "" where the trace has none."""
+def tensors(dims: bytes, types: bytes) -> list[tuple[int, str]]:
+    """Items and item type ("" of a list of tensors) of an operator's arguments that are tensors."""
     shapes, words = parsed(dims), parsed(types)
-    return elements(shapes[0]) if shapes else None, item_type(words[0]) if words else ""
+    words += [""] * (len(shapes) - len(words))
+    found = []
+    for shape, word in zip(shapes, words, strict=False):
+        dtype = item_type(word)
+        items = 1 if shape == [] and dtype else elements(shape)  # a scalar has no sizes
+        if items is not None:
+            found.append((items, dtype))
+    return found
 
 
 def tensors_in_words(dims: Sequence[Any]) -> str:
