@@ -15,15 +15,16 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from calib.foundation.collectives import SUMS
-from calib.training.traces.events import BACKEND, DESCRIBED, Described, Events
+from calib.training.traces.events import BACKEND, COMMUNICATION, DESCRIBED, Described, Events
 from calib.training.traces.intervals import index_at
 from calib.training.traces.rank import RankTrace
-from calib.training.traces.shapes import first_tensor, item_bytes, item_type
+from calib.training.traces.shapes import MOST, item_bytes, item_type, tensors
 
 # by the letters of a name, the first that is in it: allreduce_coalesced_, _allgather_base_, AllReduce
 OPERATIONS = (
@@ -32,6 +33,7 @@ OPERATIONS = (
     ("allgather", "allgather"),
     ("alltoall", "all_to_all"),
     ("broadcast", "broadcast"),
+    ("bcast", "broadcast"),
     ("sendrecv", "p2p"),
     ("barrier", "barrier"),
     ("scatter", "scatter"),
@@ -42,10 +44,16 @@ OPERATIONS = (
 )
 # kernels that end together, because every rank needs something of every other
 TOGETHER = ("allreduce", "reduce_scatter", "allgather", "all_to_all", "barrier")
-MOST = 1 << 50  # items, bytes or ranks: more is no number
+# what the host says of them is each rank's part; of those of a root the others may say nothing
+ROOTED = ("gather", "scatter")
+PARTS = ("allgather", *ROOTED)
 # calib's own annotation of MPI (microbench/communicators/torch_mpi.py): the whole buffer
 SIZED = re.compile(r"mpi:\w+ (\d{1,15}) (\w+)$")
-KERNEL_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
+# src/device/generate.py of NCCL and RCCL
+KERNEL_TYPES = {
+    **{"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"},
+    **{"f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +84,9 @@ class Collective:
         """What it has in common with the same collective at the other ranks."""
         group = self.members or self.group
         # of an all-to-all each rank may have another part
-        elements = None if self.operation == "all_to_all" else self.elements
-        return self.step, group, self.operation, elements, self.dtype, self.number
+        elements = None if self.operation in ("all_to_all", *ROOTED) else self.elements
+        dtype = "" if self.operation in ROOTED else self.dtype
+        return self.step, group, self.operation, elements, dtype, self.number
 
 
 def operation_of(name: str) -> str | None:
@@ -127,7 +136,6 @@ def _of_kernels(events: Events) -> list[Found]:
     return [
         (kernel, calls.around(float(when), int(thread)), float(when))
         for kernel, when, thread in zip(events.nccl, launched, threads, strict=True)
-        if operation_of(kernel.name) or kernel.arguments.collective is not None
     ]
 
 
@@ -151,7 +159,17 @@ def _of_host(events: Events) -> list[Found]:
     """The annotations of backends; of a backend without them, torch.distributed's operators."""
     known = [x for x in events.described if x.kind != DESCRIBED and operation_of(x.name)]
     annotated = [x for x in known if x.kind == BACKEND]
-    return [(call, [], call.start) for call in annotated or known]
+    return [(call, [], call.start) for call in annotated or _innermost(known)]
+
+
+def _innermost(calls: Sequence[Described]) -> list[Described]:
+    """Those in which no other is: _c10d_functional::all_reduce calls c10d::allreduce_."""
+    order = sorted(calls, key=lambda call: (call.thread, call.start, -call.stop))
+    return [
+        call
+        for call, after in zip_longest(order, order[1:])
+        if after is None or after.thread != call.thread or after.start >= call.stop
+    ]
 
 
 def _known(which: Described, around: Sequence[Described], events: Events) -> Collective:
@@ -175,18 +193,11 @@ def _known(which: Described, around: Sequence[Described], events: Events) -> Col
     else:
         members = _only_group(events)
         size = len(members) or None
-        for call in every:
-            if call.shapes >= 0:
-                items, dtype = first_tensor(*events.shapes.texts[call.shapes])
-                count = items if dtype else None
-                if count is not None:
-                    break
+        sizes = (_of_shapes(call, operation, size, events) for call in every if call.shapes >= 0)
+        count, dtype = next((found for found in sizes if found[0] is not None), (None, ""))
         sized = SIZED.match(which.name)
         if sized:
             count, dtype = int(sized[1]), item_type(sized[2])
-        # of the others the host says each rank's part
-        if count is not None and operation == "allgather" and not sized:
-            count = count * size if size else None
     if not dtype and operation in SUMS:  # other things are moved as bytes
         dtype = _kernel_type(which.name)
     one = item_bytes(dtype)
@@ -194,6 +205,25 @@ def _known(which: Described, around: Sequence[Described], events: Events) -> Col
     return Collective(
         operation, nbytes, count, dtype, group, members, size, -1, 0, which.start, which.start, 0.0
     )
+
+
+def _of_shapes(
+    call: Described, operation: str, size: int | None, events: Events
+) -> tuple[int | None, str]:
+    """Items of the whole buffer and their type, by the shapes of a call's arguments."""
+    found = tensors(*events.shapes.texts[call.shapes])
+    if not found:
+        return None, ""
+    dtype = next((dtype for _, dtype in found if dtype), "")
+    if call.kind != COMMUNICATION:  # a backend's annotation has the input alone
+        count, part = found[0][0], operation in PARTS
+    else:  # output and input; of one that is a list of lists the trace has no shapes
+        count = max(items for items, _ in found)
+        given_parts = (*PARTS, "reduce_scatter") if call.name.startswith("c10d::") else PARTS
+        part = len(found) == 1 and operation in given_parts
+    if part:
+        return (count * size if size else None), dtype
+    return count, dtype
 
 
 def _count(found: Any) -> int | None:
@@ -221,8 +251,11 @@ def _only_group(events: Events) -> tuple[int, ...]:
 
 
 def _kernel_type(name: str) -> str:
-    """The item type in `ncclDevKernel_AllReduce_Sum_f32_RING_LL` or `..._Sum_float(`; "" without one."""
-    for word in re.findall(r"[a-z]+\d*", name.partition("(")[0].rpartition("_Sum_")[2].lower()):
+    """The item type in `ncclDevKernel_AllReduce_Sum_f32_RING_LL` or `..._Sum_float(`; "" without one.
+
+    NCCL's symmetric kernels (2.27) have `_sum_`.
+    """
+    for word in re.findall(r"[a-z0-9]+", name.partition("(")[0].lower().rpartition("_sum_")[2]):
         found = KERNEL_TYPES.get(word) or item_type(word)
         if found:
             return found

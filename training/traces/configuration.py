@@ -11,6 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from calib.foundation.records import Record
 from calib.foundation.statistics import median
+from calib.foundation.text import plain
 from calib.training.traces.collectives import Collective
 from calib.training.traces.events import UPDATE
 from calib.training.traces.intervals import Starts, index_at
@@ -19,8 +20,9 @@ from calib.training.traces.operators import TracedOperator
 from calib.training.traces.rank import PHASES, RankTrace
 from calib.training.traces.shapes import elements, item_type, parsed, tensors_in_words
 
-# operators whose first argument (of an embedding the second) begins with the batch
-OF_BATCH = re.compile(r"aten::(conv\dd|convolution|linear|addmm|embedding)$")
+# operators of a first layer, and which of their arguments begins with the batch
+OF_BATCH = re.compile(r"aten::(conv\dd|convolution|linear|mm|addmm|embedding)$")
+SECOND = ("aten::addmm", "aten::embedding")  # after a bias, or the table
 # products as they are computed, behind autocast: by their item type a model's is told
 PRODUCTS = re.compile(r"aten::(convolution|addmm|mm|bmm|baddbmm)$")
 # of a forward alone: in a backward they are a checkpointed region, run again
@@ -74,7 +76,7 @@ def configuration_of(
     first = joined.traces[0]
     said = first.about.get("distributedInfo")
     backend = said.get("backend") if isinstance(said, dict) else None
-    hosts = {trace.about.get("host_name") for trace in joined.traces}
+    hosts = {trace.host for trace in joined.traces}
     strategy, why = _strategy(joined, ranks)
     buckets = _buckets(joined)
     dtype, others = _item_types(first)
@@ -82,9 +84,9 @@ def configuration_of(
     return RunConfiguration(
         ranks=ranks,
         traced=len(joined.traces),
-        hosts=sorted(str(host) for host in hosts if isinstance(host, str)),
+        hosts=sorted(host for host in hosts if host is not None),
         device="cpu" if first.gpu is None else first.gpu or "GPU",
-        backend=backend if isinstance(backend, str) and ranks > 1 else "",
+        backend=plain(backend) if isinstance(backend, str) and ranks > 1 else "",
         steps=len(first.steps),
         strategy=strategy,
         strategy_reason=why,
@@ -105,14 +107,14 @@ def configuration_of(
 
 def _strategy(joined: JoinedRanks, ranks: int) -> tuple[str, str]:
     """The strategy whose collectives a run has, and why; "" where several have such."""
-    if ranks == 1:
-        return "serial", "one rank"
     first = joined.traces[0]
-    mine = [x.one for x in joined.collectives if x.ranks[0] == (first.rank or 0)]
+    mine = _of_first(joined)
+    if ranks == 1 and (first.ranks == 1 or not mine):
+        return "serial", "one rank"
     if not mine:
         return "", "no collective is in the traces"
     counts = Counter(one.operation for one in mine)
-    each = [f"{n / len(first.steps):.3g} {x}" for x, n in counts.most_common()]
+    each = [f"{n / len(first.steps):.3g} {x or 'unknown'}" for x, n in counts.most_common()]
     words = f"{', '.join(each)} in a step"
     gathered, summed = (
         _bytes_by_phase(first, mine, "allgather"),
@@ -134,6 +136,11 @@ def _strategy(joined: JoinedRanks, ranks: int) -> tuple[str, str]:
     return found, f"{words}{why}"
 
 
+def _of_first(joined: JoinedRanks) -> list[Collective]:
+    """The collectives of the first trace, as it has them."""
+    return [x.one for x in joined.collectives if x.ranks[0] == (joined.traces[0].rank or 0)]
+
+
 def _bytes_by_phase(
     trace: RankTrace, collectives: Sequence[Collective], operation: str
 ) -> dict[str, int]:
@@ -148,10 +155,9 @@ def _bytes_by_phase(
 
 
 def _gradient_sums(joined: JoinedRanks) -> dict[int, list[tuple[str, int, int]]]:
-    """(operation, items, bytes) of the sums over ranks in each step, of floating-point items."""
+    """(operation, items, bytes) of the first rank's sums over ranks, by step, of floating point."""
     found: dict[int, list[tuple[str, int, int]]] = {}
-    for x in joined.collectives:
-        one = x.one
+    for one in _of_first(joined):
         if one.elements is None or one.nbytes is None or "float" not in one.dtype:
             continue
         if one.operation in GRADIENTS:
@@ -220,7 +226,7 @@ def _batch(trace: RankTrace) -> int | None:
             continue
         at = of[np.argmin(times[of, 0])]
         dims = parsed(words.shapes.texts[int(host.of("shapes")[at])][0])
-        read = 1 if str(words.names.texts[int(host.of("name")[at])]) == "aten::embedding" else 0
+        read = 1 if words.names.texts[int(host.of("name")[at])] in SECOND else 0
         shape = dims[read] if len(dims) > read else None
         if isinstance(shape, list) and shape and type(shape[0]) is int:
             found[shape[0]] += 1
@@ -283,5 +289,5 @@ def _optimizer(trace: RankTrace) -> str:
     """The names of the optimizers, from `Optimizer.step#SGD.step`."""
     events = trace.events
     numbers = set(events.host.of("name")[events.of_kind(UPDATE)].tolist())
-    names = {str(events.names.texts[n]).partition("#")[2].partition(".")[0] for n in numbers}
-    return ", ".join(sorted(names))
+    names = {events.names.texts[n].partition("#")[2].partition(".")[0] for n in numbers}
+    return plain(", ".join(sorted(names)))

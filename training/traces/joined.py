@@ -134,16 +134,14 @@ def _shifts(
         dict(group) for group in groups if group[0][1].operation in TOGETHER and len(group) > 1
     ]
     apart = [_apart_us(trace, traces[0]) for trace in traces]
-    hosts = {trace.about.get("host_name") for trace in traces}
+    hosts = {trace.host for trace in traces}
     shifts = [dict.fromkeys(trace.steps, by) for trace, by in zip(traces, apart, strict=True)]
     notes: list[str] = []
     # older traces name no host; if the clocks are one, they agree
     agree = _impossible(shifts, synchronous) <= MOST_IMPOSSIBLE
     one_host = len(hosts) == 1 and (None not in hosts or agree)
     if not one_host:
-        shifts = [
-            _aligned(place, apart[place], traces, synchronous) for place in range(len(traces))
-        ]
+        shifts = _aligned(shifts, synchronous)
         notes.append("clocks of several hosts are set by the ends of collectives")
     wrong = _impossible(shifts, synchronous)
     if not synchronous or wrong > MOST_IMPOSSIBLE:
@@ -162,25 +160,32 @@ def _shifts(
 
 def _apart_us(trace: RankTrace, first: RankTrace) -> float:
     """What to add to times of a trace to have those of the first, if their clocks are one."""
-    bases = [x.about.get("baseTimeNanoseconds") for x in (trace, first)]
-    known = [base if isinstance(base, int) else 0 for base in bases]
-    return (known[0] - known[1]) / 1000 + (trace.base_us - first.base_us)
+    return (trace.base_ns - first.base_ns) / 1000 + (trace.base_us - first.base_us)
 
 
-def _aligned(
-    place: int,
-    apart: float,
-    traces: Sequence[RankTrace],
-    synchronous: Sequence[dict[int, Collective]],
-) -> dict[int, float]:
-    """The shifts of a trace's steps at which collectives end when they end at the first trace."""
-    by_step: defaultdict[int, list[float]] = defaultdict(list)
-    for group in synchronous:
-        if place in group and 0 in group:
-            by_step[group[0].step].append(group[0].stop_us - group[place].stop_us)
-    every = [shift for shifts in by_step.values() for shift in shifts]
-    usual = median(every) if every else apart
-    return {step: median(by_step[step]) if by_step[step] else usual for step in traces[place].steps}
+def _aligned(shifts: Shifts, synchronous: Sequence[dict[int, Collective]]) -> Shifts:
+    """The shifts of each trace's steps at which collectives end when they end at the first trace.
+
+    One that has no collective with the first is set by those that are set already; one that has none
+    with these, too, keeps its own.
+    """
+    found = [dict(of_trace) for of_trace in shifts]
+    known, left = {0}, set(range(1, len(shifts)))
+    while left:
+        by_step: dict[int, defaultdict[int, list[float]]] = {at: defaultdict(list) for at in left}
+        for group in synchronous:
+            ends = [group[at].stop_us + found[at][group[at].step] for at in known & group.keys()]
+            for at in left & group.keys() if ends else ():
+                by_step[at][group[at].step].append(median(ends) - group[at].stop_us)
+        now = {at for at in left if by_step[at]}
+        for at in now:
+            usual = median([shift for of_step in by_step[at].values() for shift in of_step])
+            told = {step: median(of_step) for step, of_step in by_step[at].items()}
+            found[at] = {step: told.get(step, usual) for step in shifts[at]}
+        if not now:
+            break
+        known, left = known | now, left - now
+    return found
 
 
 def _impossible(shifts: Shifts, synchronous: Sequence[dict[int, Collective]]) -> float:

@@ -18,6 +18,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from calib.foundation.collectives import bus_bandwidth
 from calib.foundation.errors import FileError
 from calib.foundation.records import Estimate, Record
+from calib.foundation.words import counted
 from calib.training.traces.configuration import RunConfiguration, configuration_of
 from calib.training.traces.faults import Fault, faults_of, half_width
 from calib.training.traces.joined import Joined, JoinedRanks, joined
@@ -66,7 +67,7 @@ class CollectiveTime(Record):
     elements: NonNegativeInt | None
     dtype: str
     size: PositiveInt | None = Field(description="ranks of its group")
-    calls: NonNegativeFloat = Field(description="in a step")
+    calls: NonNegativeFloat = Field(description="in a step of a rank that has them")
     own: Estimate = Field(description="s of one")
     bus_bandwidth: Estimate | None = Field(description="B/s")
     waited: NonNegativeFloat | None = Field(description="s of one, mean over ranks")
@@ -118,16 +119,14 @@ def traced_run(traces: Sequence[RankTrace]) -> TracedRun:
     """What the traces of a run's ranks, in their order, say. Raises FileError without a common step."""
     steps = sorted(set.intersection(*(set(trace.steps) for trace in traces)))
     late = any(trace.late for trace in traces)
+    most = max(len(trace.steps) for trace in traces) - len(steps)
     if late and len(steps) > 1:
         steps = steps[1:]
     if not steps:
         raise FileError("the traces of the ranks have no step in common")
     notes = list(dict.fromkeys(note for trace in traces for note in trace.notes))
-    most = max(len(trace.steps) for trace in traces)
-    if most > len(steps) + late:
-        notes.append(
-            f"{most - len(steps)} steps are not in the traces of all ranks and are left out"
-        )
+    if most:
+        notes.append(f"{counted(most, 'step')} of a trace not in those of all ranks: left out")
     ranks = traces[0].ranks or len(traces)
     if len(traces) < ranks:
         notes.append(f"traces of {len(traces)} of {ranks} ranks")
@@ -231,7 +230,8 @@ def _collective_times(ranks: JoinedRanks, steps: set[int]) -> list[CollectiveTim
     found = []
     for (operation, nbytes, elements, dtype, size), mine in alike.items():
         known = [x for x in mine if x.last is not None]
-        of_traces = [x for x in mine if known or x.ranks[0] == mine[0].ranks[0]]
+        of_traces = [x for x in mine if x.ranks[0] == mine[0].ranks[0]]
+        ranks_of = {rank for x in mine for rank in x.ranks}
         own = mean_of(np.array([x.own_s for x in known or of_traces]))
         bus = bus_bandwidth(operation, size, nbytes, own) if size and nbytes else None
         waits = [wait for x in known for wait in x.waited_s]
@@ -242,7 +242,7 @@ def _collective_times(ranks: JoinedRanks, steps: set[int]) -> list[CollectiveTim
                 elements=elements,
                 dtype=dtype,
                 size=size,
-                calls=len(of_traces) / len(steps),
+                calls=sum(len(x.ranks) for x in mine) / len(ranks_of) / len(steps),
                 own=own,
                 bus_bandwidth=bus,
                 waited=sum(waits) / len(waits) if waits else None,
