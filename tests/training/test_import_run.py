@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import gzip
 import io
 import itertools
-import json
-import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.training.traces.made_traces import (
+    ABOUT,
+    FAR,
+    NANOSECONDS,
+    Lane,
+    events_of,
+    gpu_step,
+    network,
+    profiled,
+    train,
+)
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, schedule
 
 from calib.foundation.errors import CalibError, FileError, InputError, MeasurementError
 from calib.training.importers import torch_profiler
@@ -39,13 +43,10 @@ from calib.training.importers.records import (
 from calib.training.importers.table import iterations_of, read_table
 from calib.training.run.lines import RUN_PHASES
 from calib.training.run.record import TrainingRun
-from calib.training.traces import intervals
-from calib.training.traces.rank import RankTrace, read_rank
+from calib.training.traces.rank import read_rank
 from calib.training.traces.run import in_order
 
 GIVEN: dict[str, Any] = {}
-# a trace counts microseconds from long ago, in float64
-NANOSECONDS = 4e-9
 FEW = settings(max_examples=40)
 HEAD = "model,strategy,p,batch,seconds"
 
@@ -306,101 +307,9 @@ def test_a_table_of_a_run_comes_back_equal(ranks: int, rows: list[Any], shuffled
         assert mine.model_copy(update={"loss": 0}) == theirs.model_copy(update={"loss": 0})
 
 
-# intervals, against one instant after the other
-
-
-PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=8)
-
-
-def as_set(of: intervals.Starts) -> set[int]:
-    return {x for start, stop in of for x in range(int(start), int(stop))}
-
-
-def as_times(pairs: list[tuple[int, int]]) -> intervals.Starts:
-    return np.array([(a, a + n) for a, n in pairs], dtype=float).reshape(-1, 2)
-
-
-@given(PAIRS, PAIRS, st.lists(st.tuples(st.integers(0, 36), st.integers(0, 9)), max_size=4))
-def test_intervals_are_sets_of_instants(
-    a: list[tuple[int, int]], b: list[tuple[int, int]], windows: list[tuple[int, int]]
-) -> None:
-    one, two = intervals.union(as_times(a)), intervals.union(as_times(b))
-    first = {x for start, n in a for x in range(start, start + n)}
-    second = {x for start, n in b for x in range(start, start + n)}
-    assert as_set(one) == first
-    assert as_set(intervals.union(as_times(a), as_times(b))) == first | second
-    assert as_set(intervals.both(one, two)) == first & second
-    assert as_set(intervals.minus(one, two)) == first - second
-    lengths = intervals.lengths_within(one, as_times(windows))
-    assert lengths.tolist() == [len(first & set(range(s, s + n))) for s, n in windows]
-    inside = intervals.index_at(one, np.arange(40.0)) >= 0
-    assert {int(x) for x in np.flatnonzero(inside)} == first
-
-
 # traces
 
 
-class Lane:
-    """Events of a trace by hand, in microseconds."""
-
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-
-    def add(
-        self, cat: str, name: str, start: float, stop: float, tid: Any = 1, **args: Any
-    ) -> None:
-        place = {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid}
-        self.events.append({**place, "ts": start, "dur": stop - start, "args": args})
-
-    def read(self, path: Path, **about: Any) -> RankTrace:
-        """Written to a file and read."""
-        path.write_text(json.dumps({"schemaVersion": 1, **about, "traceEvents": self.events}))
-        return read_rank(path)
-
-
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-
-
-def gpu_step(lane: Lane, number: int, at: float, late: float = 0.0, scale: float = 1.0) -> None:
-    """A step of 1000 us whose host issues all in its first 400, and whose GPU follows.
-
-    On the GPU, from its start: copy 100-140 (forward), kernels 150-300 (forward), 320-520 and 560-600
-    (backward), NCCL 500-660, 700-800 (update); `late` shifts the GPU alone.
-    """
-    annotation, kernel = "user_annotation", "kernel"
-    lane.add(annotation, f"ProfilerStep#{number}", at, at + 1000)
-    lane.add("cpu_op", "aten::linear", at + 20, at + 80, **{"Sequence number": 5})
-    lane.add("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", at + 100, at + 200, 2)
-    lane.add(annotation, "nccl:all_reduce", at + 150, at + 160, 2)
-    lane.add(annotation, "Optimizer.step#SGD.step", at + 300, at + 350)
-    lane.add("cpu_op", "aten::item", at + 360, at + 390, **{"Sequence number": 9})
-    work = [
-        ("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 30, 100, 140),
-        (kernel, "sgemm_128", 40, 150, 300),
-        (kernel, "sgemm_bwd", 110, 320, 520),
-        (kernel, "bwd_tail", 120, 560, 600),
-        (kernel, NCCL, 155, 500, 660),
-        (kernel, "multi_tensor_apply_kernel", 310, 700, 800),
-        # of loss.item() after the update: nobody's
-        ("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 370, 820, 860),
-    ]
-    for index, (cat, name, launch, start, stop) in enumerate(work):
-        key = 100 * number + index
-        lane.add("cuda_runtime", "cudaLaunchKernel", at + launch, at + launch + 2, correlation=key)
-        begin = at + late
-        lane.add(cat, name, begin + start * scale, begin + stop * scale, 7, correlation=key)
-    start, stop = at + late + 100 * scale, at + late + 800 * scale
-    lane.add("gpu_user_annotation", f"ProfilerStep#{number}", start, stop, 7)
-    lane.add("gpu_user_annotation", "nccl:all_reduce", start, stop, 20)
-
-
-ABOUT = {
-    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
-    "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}],
-    "host_name": "node1",
-    "baseTimeNanoseconds": 1_700_000_000_000_000_000,
-}
-FAR = 4.4e12  # as a trace of 2026 counts microseconds
 CASE = ImportedCase("m", "data", 2, 8)
 
 
@@ -481,131 +390,6 @@ def test_ranks_are_put_in_order(tmp_path: Path) -> None:
         in_order(traces, 4)
 
 
-@pytest.mark.parametrize(("rank", "ranks"), [(2, 2), (-1, 2), (0, 0), (0, 10**30)])
-def test_ranks_that_cannot_be(tmp_path: Path, rank: int, ranks: int) -> None:
-    lane = Lane()
-    gpu_step(lane, 0, 0.0)
-    info = {"rank": rank, "world_size": ranks}
-    with pytest.raises(FileError, match=f"t.json: its distributedInfo has rank {rank} of {ranks} "):
-        lane.read(tmp_path / "t.json", distributedInfo=info)
-
-
-@pytest.mark.parametrize("key", [10**30, -(10**30), -5, True, 1.5, "7", None])
-def test_launches_that_are_no_number_tie_nothing(tmp_path: Path, key: Any) -> None:
-    lane = Lane()
-    gpu_step(lane, 0, 0.0)
-    good = lane.read(tmp_path / "good.json")
-    lane.add("cuda_runtime", "cudaLaunchKernel", 310, 312, correlation=key)
-    lane.add("kernel", "stray", 900, 950, 7, correlation=key)
-    trace = lane.read(tmp_path / "t.json")
-    assert trace.phase_s == good.phase_s
-
-
-def test_a_step_of_many_digits_is_none(tmp_path: Path) -> None:
-    lane = Lane()
-    gpu_step(lane, 3, 0.0)
-    for kind in ("user_annotation", "gpu_user_annotation"):
-        lane.add(kind, f"ProfilerStep#{'1' * 5000}", 0, 5000)
-    assert lane.read(tmp_path / "t.json").steps == [3]
-
-
-@pytest.mark.parametrize(
-    ("steps", "words"),
-    [
-        ([(0, 10), (10, 10)], "step 1 takes 0 s"),
-        ([(0, 10), (5, 15)], "step 1 begins before step 0 ends"),
-        ([(10, 20), (0, 10)], "step 1 begins before step 0 ends"),
-        ([(0, 100), (20, 30)], "step 1 begins before step 0 ends"),
-    ],
-)
-def test_steps_that_cannot_be(tmp_path: Path, steps: list[tuple[int, int]], words: str) -> None:
-    lane = Lane()
-    for number, (start, stop) in enumerate(steps):
-        lane.add("user_annotation", f"ProfilerStep#{number}", FAR + start, FAR + stop)
-    with pytest.raises(FileError, match=f"t.json: {words}$"):
-        lane.read(tmp_path / "t.json")
-
-
-def test_blanks_are_passed_many_at_once(tmp_path: Path) -> None:
-    """64 MB of them in 64 kB: a step of Python for each would be 6.7e7 lines."""
-    path = tmp_path / "t.json.gz"
-    path.write_bytes(gzip.compress(b'{"traceEvents":' + b" \n" * (1 << 25) + b"[]}", 1, mtime=0))
-    lines = 0
-
-    def count(frame: Any, event: str, _: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return count
-
-    sys.settrace(count)
-    try:
-        with pytest.raises(FileError, match="no ProfilerStep"):
-            read_rank(path)
-    finally:
-        sys.settrace(None)
-    assert lines < 1e6
-
-
-def network() -> tuple[nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
-    return module, torch.optim.SGD(module.parameters(), lr=0.1)
-
-
-@contextlib.contextmanager
-def profiled(path: Path, steps: int, waits: int = 1) -> Iterator[Any]:
-    plan = schedule(wait=waits, warmup=1, active=steps, repeat=1)
-    with profile(
-        activities=[ProfilerActivity.CPU],
-        schedule=plan,
-        on_trace_ready=lambda p: p.export_chrome_trace(str(path)),
-    ) as found:
-        yield found
-
-
-def train(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    loss = nn.functional.cross_entropy(module(torch.randn(8, 32)), torch.randint(10, (8,)))
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    loss.item()
-
-
-def events_of(path: Path) -> list[dict[str, Any]]:
-    data = path.read_bytes()
-    text = gzip.decompress(data) if path.suffix == ".gz" else data
-    return [e for e in json.loads(text)["traceEvents"] if e.get("ph") == "X"]
-
-
-@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
-def test_a_real_trace_of_a_cpu(tmp_path: Path, name: str) -> None:
-    module, optimizer = network()
-    with profiled(tmp_path / name, steps=3) as profiler:
-        for _ in range(5):
-            train(module, optimizer)
-            profiler.step()
-    trace = read_rank(tmp_path / name)
-    events = events_of(tmp_path / name)
-    durations = {e["name"]: e["dur"] * 1e-6 for e in events if "ProfilerStep" in e["name"]}
-    assert trace.steps == [2, 3, 4] and trace.gpu is None
-    lasted = [durations[f"ProfilerStep#{n}"] for n in (2, 3, 4)]
-    assert trace.whole_s == pytest.approx(lasted, abs=NANOSECONDS)
-    # the update holds both annotations of the optimizer, and at most the gap between them
-    of = [e["dur"] * 1e-6 for e in events if e["name"].startswith("Optimizer.")]
-    assert len(of) == 6
-    assert sum(of) <= sum(trace.phase_s["update"]) + 10 * NANOSECONDS
-    nodes = [e for e in events if e["name"].startswith("autograd::engine::evaluate_function")]
-    spans = [e["dur"] * 1e-6 for e in nodes]
-    assert sum(spans) <= sum(trace.phase_s["backward"]) + len(spans) * NANOSECONDS
-    for step in range(3):
-        phases = sum(values[step] for values in trace.phase_s.values())
-        assert phases <= trace.whole_s[step] + NANOSECONDS  # how much less is the machine's noise
-        assert all(trace.phase_s[name][step] > 0 for name in ("forward", "backward", "update"))
-        linear = [e["dur"] for e in events if e["name"] == "aten::linear"]
-        assert trace.phase_s["forward"][step] > 0.5e-6 * min(linear)
-    assert trace.talking_s == [0.0] * 3
-
-
 def test_a_real_trace_of_ddp_over_gloo(tmp_path: Path) -> None:
     module, _ = network()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -623,44 +407,3 @@ def test_a_real_trace_of_ddp_over_gloo(tmp_path: Path) -> None:
     launched = [e["dur"] for e in events_of(tmp_path / "t.json") if e["name"] == "c10d::allreduce_"]
     assert sum(trace.talking_s) >= 0.999e-6 * sum(launched) > 0  # and what runs in gloo's thread
     assert torch_profiler.circumstances_of([trace], 1)["library"] == "torch_gloo"
-
-
-def test_without_a_schedule_a_step_is_between_updates(tmp_path: Path) -> None:
-    module, optimizer = network()
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        for _ in range(4):
-            train(module, optimizer)
-    profiler.export_chrome_trace(str(tmp_path / "t.json"))
-    ends = sorted(
-        e["ts"] + e["dur"] for e in events_of(tmp_path / "t.json") if "Optimizer.step" in e["name"]
-    )
-    trace = read_rank(tmp_path / "t.json")
-    assert trace.whole_s == pytest.approx(np.diff(ends) * 1e-6, abs=NANOSECONDS)
-    assert any("from one end of Optimizer.step" in note for note in trace.notes)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "truncated"),
-        (b'{"traceEvents": [{"ph": "i"}', "truncated"),
-        (b'{"traceEvents": [{"ph": "i"} {"ph": "i"}]}', "not JSON"),
-        (b'{"traceEvents": [{"ph": }]}', "not JSON"),
-        (b'{"other": 1}', "no traceEvents"),
-        (b"\x1f\x8b\x08\x00rubbish", "truncated or not gzip"),
-        (gzip.compress(b'{"traceEvents": []}', mtime=0)[:-9], "truncated or not gzip"),
-        (b'{"traceEvents": []}', "has no ProfilerStep"),
-        (
-            b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -1}]}',
-            "event 1 .* not a time",
-        ),
-        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": NaN}]}', "not a time"),
-        (b"[" * 100_000, "not JSON"),
-    ],
-)
-def test_a_trace_that_is_none(tmp_path: Path, content: bytes, words: str) -> None:
-    path = tmp_path / "t.json"
-    path.write_bytes(content)
-    with pytest.raises(FileError, match=words) as error:
-        read_rank(path)
-    assert str(path) in str(error.value) and "\n" not in str(error.value)
