@@ -28,6 +28,8 @@ PRODUCTS = re.compile(r"aten::(convolution|addmm|mm|bmm|baddbmm)$")
 # of a forward alone: in a backward they are a checkpointed region, run again
 FORWARD_ONLY = re.compile(r"aten::(conv\dd|linear|layer_norm|batch_norm|embedding|gelu|relu)$")
 ACCUMULATED = "torch::autograd::AccumulateGrad"
+# a reentrant checkpoint's own backward accumulates gradients of the region's inputs, too
+REENTRANT = re.compile(r"CheckpointFunctionBackward$")
 GRADIENTS = ("allreduce", "reduce_scatter")
 
 
@@ -186,6 +188,8 @@ def _exchanged_items(joined: JoinedRanks) -> int | None:
 def _gradient_items(trace: RankTrace, micro_batches: int) -> int | None:
     """Items of the gradients that autograd accumulated in a step and micro-batch."""
     host, words = trace.events.host, trace.events
+    if any(REENTRANT.search(name) for name in words.names.texts):
+        return None
     named = [n for n, name in enumerate(words.names.texts) if name == ACCUMULATED]
     mine = np.flatnonzero(np.isin(host.of("name"), named))
     if not len(mine):

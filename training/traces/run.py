@@ -109,9 +109,12 @@ def in_order(traces: Sequence[RankTrace], p: int | None = None) -> list[RankTrac
             raise FileError(
                 f"{trace.path} does not say its rank (distributedInfo): give it by itself"
             )
-    by_rank = {trace.rank: trace for trace in traces}
-    if len(by_rank) < len(traces):
-        raise FileError("two of the traces are of the same rank")
+    by_rank: dict[int | None, RankTrace] = {}
+    for trace in traces:
+        if trace.rank in by_rank:
+            both = f"{by_rank[trace.rank].path} and {trace.path}"
+            raise FileError(f"two of the traces are of the same rank: {both}")
+        by_rank[trace.rank] = trace
     return sorted(traces, key=lambda trace: trace.rank or 0)
 
 
@@ -126,7 +129,10 @@ def traced_run(traces: Sequence[RankTrace]) -> TracedRun:
         raise FileError("the traces of the ranks have no step in common")
     notes = list(dict.fromkeys(note for trace in traces for note in trace.notes))
     if most:
-        notes.append(f"{counted(most, 'step')} of a trace not in those of all ranks: left out")
+        are = "is" if most == 1 else "are"
+        notes.append(
+            f"{counted(most, 'step')} of a trace {are} not in those of all ranks and {are} left out"
+        )
     ranks = traces[0].ranks or len(traces)
     if len(traces) < ranks:
         notes.append(f"traces of {len(traces)} of {ranks} ranks")

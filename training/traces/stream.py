@@ -170,6 +170,8 @@ def _event(value: Any) -> Event | Other:
     if isinstance(args, dict):
         texts = {x: json.dumps(args[x]).encode() for x in ("Input Dims", "Input type") if x in args}
         value = value | {"args": args | {key: msgspec.Raw(text) for key, text in texts.items()}}
+    else:  # of any type, and a number of any size
+        value = value | {"args": None}
     return msgspec.convert(value, Event)
 
 

@@ -91,11 +91,12 @@ def network() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 @contextlib.contextmanager
-def profiled(path: Path, steps: int, waits: int = 1) -> Iterator[Any]:
+def profiled(path: Path, steps: int, waits: int = 1, shapes: bool = False) -> Iterator[Any]:
     plan = schedule(wait=waits, warmup=1, active=steps, repeat=1)
     with profile(
         activities=[ProfilerActivity.CPU],
         schedule=plan,
+        record_shapes=shapes,
         on_trace_ready=lambda p: p.export_chrome_trace(str(path)),
     ) as found:
         yield found

@@ -115,3 +115,12 @@ def test_pieces_are_decoded_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     read_trace(path, found.extend)
     assert [event.ts for event in found] == list(range(20_000))
     assert len(alone) < 1_000  # the end of the file
+
+
+def test_arguments_that_are_a_number_of_any_size(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(f'[{{"ph": "X", "ts": 1, "args": {10**400}}}, {{"ts": 2, "args": [1]}}]')
+    found: list[Any] = []
+    read_trace(path, found.extend)
+    assert [event.ts for event in found] == [1, 2]
+    assert not any(isinstance(event.args, Arguments) for event in found)
