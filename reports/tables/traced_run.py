@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calib.foundation.records import Estimate
-from calib.foundation.words import (
-    bytes_words,
-    counted,
-    number,
-    percent,
-    seconds_words,
-    several,
-    with_interval,
-)
+from calib.foundation.words import bytes_words, counted, number, percent, seconds_words, several
 from calib.reports.tables.cells import NONE, ms
 from calib.reports.tables.table import Table, in_columns
 from calib.training.traces.configuration import RunConfiguration
@@ -78,10 +70,10 @@ def _parts(run: TracedRun) -> Table:
     ]
     rows.append(["step", ms(run.step), _share(run.step, run.step), ""])
     remarks = []
-    if run.hidden is not None:
-        hidden = with_interval(*run.hidden.numbers, 100)
+    if run.talking.value > 0:
         remarks.append(
-            f"communication: {ms(run.talking)} ms of a step, of which computation hides {hidden}%"
+            f"communication: {ms(run.talking)} ms of a step, of which computation hides "
+            f"{ms(run.hidden)} ms, {percent(run.hidden.value / run.talking.value)}"
         )
     return Table(
         "Where the step went, mean over ranks and steps",
