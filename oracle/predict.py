@@ -89,7 +89,7 @@ def divided(model: ModelSpec, division: Division, machine: Machine) -> Division:
     """
     division = fitted(model, division)
     # the optimizer's pass is no part of the balance
-    return placed(model, division, _costs(model, machine, division, "momentum"))
+    return placed(model, division, costs_of(model, machine, division, "momentum"))
 
 
 def iteration(
@@ -178,12 +178,13 @@ def _terms(
         paper = paper_costs(machine, model, division, optimizer)
         division = placed(model, division, paper)
         return chosen.paper(model, division, paper), division
-    costs = _costs(model, machine, division, optimizer)
+    costs = costs_of(model, machine, division, optimizer)
     division = placed(model, division, costs)
     return chosen.measured(model, division, costs), division
 
 
-def _costs(model: ModelSpec, machine: Machine, division: Division, optimizer: str) -> Costs:
+def costs_of(model: ModelSpec, machine: Machine, division: Division, optimizer: str) -> Costs:
+    """The look-ups of a prediction, with as many ranks at work on a node as it has."""
     active = min(division.p, machine.parameters.ranks_per_node)
     return machine.costs(active, optimizer, model.execution)
 

@@ -1,8 +1,10 @@
 """Say where the time of a training run went, from the traces of its ranks.
 
 Traces are those of torch.profiler, one file for each rank: what was trained, what its steps took, which
-rank was waited for, which collectives and operators took how long. Exit code 1 where something is wrong
-with the run. Example: calib explain rank*.json.gz
+rank was waited for, which collectives and operators took how long. With --model and --parameters also
+what the step should have taken, and where the difference is. Exit code 1 where something is wrong with
+the run. Examples: calib explain rank*.json.gz; calib explain rank*.json.gz --model vgg16-mini
+--parameters runs/latest/parameters.json
 """
 
 from __future__ import annotations
@@ -12,11 +14,28 @@ from typing import Annotated
 
 import typer
 
+from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError
+from calib.foundation.execution import USUAL
 from calib.importing.trainings import is_trace
-from calib.options import Json
+from calib.options import (
+    BatchPerRank,
+    ExecutionOption,
+    GlobalBatch,
+    Inner,
+    Json,
+    OptimizerOption,
+    ParameterFile,
+)
+from calib.oracle.costs.machine import Machine
+from calib.predicting.choices import refuse_two_batches, templates
+from calib.predicting.predictor import parameters_of
+from calib.reports.explained.explanation import Explanation, explain, overlapped
+from calib.reports.tables.explained import explained_tables
 from calib.reports.tables.traced_run import configuration_lines, traced_tables
+from calib.rundir import LATEST_PARAMETERS
 from calib.terminal.printing import print_json, print_table, say
+from calib.training.models.specs import spec
 from calib.training.traces.run import TracedRun, read_run
 
 FAULTS = 1  # exit code
@@ -27,13 +46,50 @@ def command(
         list[Path],
         typer.Argument(help="The traces of a run's ranks: JSON of torch.profiler, or .gz."),
     ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="What was trained: a registered model or a model.json. Predicts its step."
+        ),
+    ] = None,
+    parameters: ParameterFile = LATEST_PARAMETERS,
+    strategy: Annotated[
+        str | None, typer.Option(help="To be predicted; default what the traces show.")
+    ] = None,
+    overlap: Annotated[
+        bool | None,
+        typer.Option("--overlap/--no-overlap", help="Data: of the exchange; default as traced."),
+    ] = None,
+    batch_per_rank: BatchPerRank = None,
+    batch: GlobalBatch = None,
+    inner: Inner = None,
+    optimizer: OptimizerOption = "momentum",
+    execution: ExecutionOption = USUAL,
     as_json: Json = False,
 ) -> None:
     run = read_run(given(traces))
+    found: Explanation | None = None
+    if model is not None:
+        layers = spec(model).run_as(execution)
+        refuse_two_batches(batch_per_rank, None, batch)
+        machine = Machine(parameters_of(parameters, None))
+        name = strategy or run.configuration.strategy
+        if not name:
+            raise InputError(f"give --strategy: {run.configuration.strategy_reason}")
+        (template,) = templates(
+            name,
+            inner=[inner] if inner else [],
+            overlap=name == "data" and (overlapped(run) if overlap is None else overlap),
+        )
+        p, node = run.configuration.ranks, machine.parameters.ranks_per_node
+        asked = template.division(p, p, node, layers)
+        whole = batch or (batch_per_rank * p if batch_per_rank else traced_batch(run, asked))
+        division = template.division(p, whole, node, layers)
+        found = explain(run, layers, division, machine, optimizer)
     if as_json:
-        print_json(run.model_dump())
+        print_json({"run": run.model_dump()} if found is None else found.model_dump())
     else:
-        show(run)
+        show(run, found)
     if run.faults:
         raise typer.Exit(FAULTS)
 
@@ -48,16 +104,28 @@ def given(paths: list[Path]) -> list[Path]:
     return paths
 
 
-def show(run: TracedRun) -> None:
-    """What it was, what is wrong with it, then the tables."""
+def traced_batch(run: TracedRun, division: Division) -> int:
+    """The global batch of the traces, by the samples of a rank. Raises InputError where unknown."""
+    of = run.configuration
+    if of.batch_per_rank is None:
+        raise InputError(
+            "the traces do not say the batch (they have no shapes): give --batch or --batch-per-rank"
+        )
+    return of.batch_per_rank * of.micro_batches * division.replicas
+
+
+def show(run: TracedRun, found: Explanation | None) -> None:
+    """What it was, what is asked otherwise, what is wrong with it, then the tables."""
     for line in configuration_lines(run.configuration):
         typer.echo(line)
+    for line in found.differs if found else ():
+        typer.echo(f"differs: {line}")
     typer.echo()
     for fault in run.faults:
         typer.echo(f"{fault.kind}: {fault.says}")
     if run.faults:
         typer.echo()
-    for table in traced_tables(run):
+    for table in [*(explained_tables(found) if found else ()), *traced_tables(run)]:
         print_table(table)
-    for note in run.notes:
+    for note in [*run.notes, *(found.predicted.notes if found else ())]:
         say(f"note: {note}")
