@@ -9,6 +9,7 @@ the run. Examples: calib explain rank*.json.gz; calib explain rank*.json.gz --mo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ import typer
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.execution import USUAL
+from calib.foundation.files import destination, write_whole
 from calib.importing.trainings import is_trace
 from calib.options import (
     BatchPerRank,
@@ -31,12 +33,14 @@ from calib.oracle.costs.machine import Machine
 from calib.predicting.choices import refuse_two_batches, templates
 from calib.predicting.predictor import parameters_of
 from calib.reports.explained.explanation import Explanation, explain, overlapped
+from calib.reports.explained.timeline import chrome_trace, predicted_events, traced_events
 from calib.reports.tables.explained import explained_tables
 from calib.reports.tables.traced_run import configuration_lines, traced_tables
 from calib.rundir import LATEST_PARAMETERS
-from calib.terminal.printing import print_json, print_table, say
+from calib.terminal.printing import check_targets, print_json, print_table, save, say
 from calib.training.models.specs import spec
-from calib.training.traces.run import TracedRun, read_run
+from calib.training.traces.rank import RankTrace, read_rank
+from calib.training.traces.run import TracedRun, in_order, traced_run
 
 FAULTS = 1  # exit code
 
@@ -65,9 +69,15 @@ def command(
     inner: Inner = None,
     optimizer: OptimizerOption = "momentum",
     execution: ExecutionOption = USUAL,
+    plot: Annotated[Path | None, typer.Option(help="A page with pictures to write.")] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(help="One step, traced and predicted, as a trace for Perfetto.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    run = read_run(given(traces))
+    check_targets({"--plot": plot, "--timeline": timeline}, parameters, *traces)
+    ranks = in_order([read_rank(path) for path in given(traces)])
+    run = traced_run(ranks)
     found: Explanation | None = None
     if model is not None:
         layers = spec(model).run_as(execution)
@@ -86,12 +96,32 @@ def command(
         whole = batch or (batch_per_rank * p if batch_per_rank else traced_batch(run, asked))
         division = template.division(p, whole, node, layers)
         found = explain(run, layers, division, machine, optimizer)
+    if plot or timeline:
+        write_pictures(run, found, ranks, plot, timeline)
     if as_json:
         print_json({"run": run.model_dump()} if found is None else found.model_dump())
     else:
         show(run, found)
     if run.faults:
         raise typer.Exit(FAULTS)
+
+
+def write_pictures(
+    run: TracedRun,
+    found: Explanation | None,
+    ranks: Sequence[RankTrace],
+    plot: Path | None,
+    timeline: Path | None,
+) -> None:
+    """The page of --plot and the trace of --timeline."""
+    # late: what draws a page takes longer to import than the tables to print
+    from calib.reports.page.explained import render
+
+    events = [*traced_events(ranks), *(predicted_events(found.predicted) if found else ())]
+    if plot is not None:
+        write_whole(destination(plot), render(run, found, events))
+        say(f"page: {plot}")
+    save(timeline, chrome_trace(events))
 
 
 def given(paths: list[Path]) -> list[Path]:
