@@ -28,6 +28,12 @@ GZIP = b"\x1f\x8b"
 BLANK = re.compile(r"[ \t\r\n]*")  # all at once: a small gzip may hold gigabytes of it
 BETWEEN = re.compile(r"\}[ \t\r\n]*,[ \t\r\n]*(?=\{)")  # two events, or what looks like that
 TAIL = 1 << 14  # characters at the end of a piece in which its last event is looked for
+# what kineto writes before its events, or of its first ones
+KINETO = re.compile(
+    rb'"(schemaVersion|deviceProperties|distributedInfo)"\s*:'
+    rb'|"cat"\s*:\s*"(cpu_op|kernel|cuda_runtime|user_annotation|gpu_memcpy)"'
+)
+BEGINNING = 1 << 16  # bytes
 ONE_BY_ONE = 256  # values, before a piece is tried again
 
 Other = list[Any] | str | float | bool | None
@@ -171,6 +177,18 @@ def _event(value: Any) -> Event | Other:
         texts = {x: json.dumps(args[x]).encode() for x in ("Input Dims", "Input type") if x in args}
         value = value | {"args": args | {key: msgspec.Raw(text) for key, text in texts.items()}}
     return msgspec.convert(value, Event)
+
+
+def is_kineto(path: Path) -> bool:
+    """Whether a file that can be read begins as a trace of torch.profiler does."""
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == GZIP
+            raw.seek(0)
+            binary: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+            return KINETO.search(binary.read(BEGINNING)) is not None
+    except (OSError, EOFError, zlib.error):
+        return False
 
 
 def read_trace(path: Path, take: Callable[[list[Event | Other]], None]) -> dict[str, Any]:
