@@ -11,10 +11,11 @@ https://protobuf.dev/programming-guides/encoding
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-VARINT, BYTES = 0, 2  # wire types
+VARINT, DOUBLE, BYTES = 0, 1, 2  # wire types
 FIXED = {1: 8, 5: 4}  # bytes of those that have no length
 WORD = (1 << 64) - 1
 
@@ -96,10 +97,15 @@ def varint(number: int) -> bytes:
     return bytes(found)
 
 
-def field(number: int, content: int | str | bytes | Iterable[int]) -> bytes:
-    """A field: an int as a varint, text and bytes with their length, several ints packed."""
+def field(number: int, content: int | float | str | bytes | Iterable[int]) -> bytes:
+    """A field: an int as a varint, a float as a double, text and bytes with their length.
+
+    Several ints are packed.
+    """
     if isinstance(content, int):
         return varint(number << 3 | VARINT) + varint(content)
+    if isinstance(content, float):
+        return varint(number << 3 | DOUBLE) + struct.pack("<d", content)
     if isinstance(content, str):
         content = content.encode(errors="replace")
     elif not isinstance(content, bytes):

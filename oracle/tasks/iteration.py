@@ -3,7 +3,7 @@
 Forward and backward run layer by layer with the oracle's seconds, and messages are sent where training
 sends them. The tasks end when the iteration is predicted to end; where they would not, that is an error.
 
-What is not in the tasks: intervals; what differs from rank to rank, as a prediction is of a rank like all
+What is not in the tasks: intervals; differences between ranks, as a prediction is of a rank like all
 others, or of a pipeline's slowest update; halos (spatial), which are no collective and go to several
 neighbours at once; parts of the tokens (sequence, tensor with sequence parallelism).
 """

@@ -14,6 +14,7 @@ All stages update as long as the slowest, as predicted; the iteration ends with 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
@@ -58,7 +59,9 @@ class Pipeline:
         self.ranks = [Program() for _ in range(division.p)]
         # of a message: (direction, stage that gets it, micro-batch) -> when it is sent, and is there
         self._sent: dict[tuple[Direction, int, int], tuple[float, float]] = {}
-        self._link: dict[tuple[Direction, int], int] = {}  # the last send of a stage to another node
+        self._link: dict[
+            tuple[Direction, int], int
+        ] = {}  # the last send of a stage to another node
         through = crossings(model)
         self._crossing = [through[border] for border in division.boundaries]
 
@@ -129,7 +132,7 @@ class Pipeline:
         task = rank.tasks[sent]
         self._sent[direction, to, j] = task.begin_s, task.end_s
 
-    def _about(self, source: int, to: int, direction: Direction, j: int) -> dict[str, object]:
+    def _about(self, source: int, to: int, direction: Direction, j: int) -> dict[str, Any]:
         tag = 2 * j + (direction == "backward")
         nbytes = self._tensors(direction, min(source, to))
         return {"nbytes": nbytes, "ranks": (source, to), "tag": tag}

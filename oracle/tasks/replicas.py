@@ -1,9 +1,9 @@
 """Tasks where every rank does the same: all strategies but the pipeline.
 
-What a rank sends beside a layer is in `Around`; it waits for each of these. Gradients are exchanged after
-the last backward. Where the exchange is overlapped, the prediction has no buckets, but a part of the
-exchange that the backward hides (eta): that part is sent as a collective of its own, as many of the bytes
-as of the seconds, beginning so long before the backward's end, if need be in the middle of a layer.
+What a rank sends beside a layer is in `Around`; it waits for each of these. Gradients are exchanged
+after the last backward. Where the exchange is overlapped, the prediction has no buckets, but a part of
+the exchange that the backward hides (eta): that part is a collective of its own, with as many of the
+bytes as of the seconds. It begins so long before the backward's end, if need be within a layer.
 """
 
 from __future__ import annotations

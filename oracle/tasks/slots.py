@@ -51,7 +51,9 @@ def _of_layers(terms: Iterable[Term], direction: Direction) -> list[float]:
     return [t.cost.seconds for t in terms if t.phase == direction and t.what != ADDED_UP]
 
 
-def sent_seconds(terms: Iterable[Term], phases: Sequence[Phase], leave_out: str = "") -> list[float]:
+def sent_seconds(
+    terms: Iterable[Term], phases: Sequence[Phase], leave_out: str = ""
+) -> list[float]:
     """Of each term that sends, with what the links save that rested before it (the term after it)."""
     found: list[float] = []
     for term in terms:
