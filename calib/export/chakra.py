@@ -4,15 +4,15 @@ A folder has iteration.RANK.et for each rank, and comm_groups.json with the grou
 collectives name (pg_name). Attributes have the names and types that chakra's feeder and ASTRA-sim's
 Workload read. Every dependency is in data_deps, which all releases of both heed; is_cpu_op is false, so
 that one compute node runs at a time on a rank, and communication beside it. `duration_micros` is what is
-predicted of each node from its begin to its end, with what it waits for others: a replay takes as long as
-predicted. Otherwise ASTRA-sim takes times of communication from its own network.
+predicted of each node from its begin to its end, with what it waits for others: a replay takes the
+predicted time. Otherwise ASTRA-sim takes times of communication from its own network.
 
 The size of an all-gather is what each rank gives (ASTRA-sim's Ring.cc), in calib the whole result.
 
 A trace cannot hold intervals and bases (those of the iteration are attributes of its first message),
 parts of a microsecond (the ends of nodes are rounded, so that the error does not add up; where a node
-takes 0, ASTRA-sim takes 1 ns), broadcasts and halos, and what a receiver does for a message that is there
-(a compute node stands for it). There are no numbers of operations and bytes of compute nodes:
+takes 0, ASTRA-sim takes 1 ns), broadcasts and halos, and what a receiver does for a message that has
+come (a compute node stands for it). There are no numbers of operations and bytes of compute nodes:
 ASTRA-sim's roofline-enabled must be 0.
 
 References

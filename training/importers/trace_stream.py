@@ -1,7 +1,7 @@
-"""Read a Chrome trace event by event: a large one costs time and no memory.
+"""Read a trace event by event: a large one costs time and no memory.
 
 The format is the JSON object that torch.profiler's export_chrome_trace writes (kineto), or its array of
-events alone; gzipped or not.
+events alone; or another object with one long array, as an execution trace. Gzipped or not.
 """
 
 from __future__ import annotations
@@ -97,10 +97,15 @@ class _JsonReader:
             self.take(",")
 
 
-def read_trace(path: Path, each: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Pass every event to `each`; returns the other values (distributedInfo, ...).
+def read_trace(
+    path: Path,
+    each: Callable[[dict[str, Any]], None],
+    key: str = "traceEvents",
+    what: str = "trace of torch.profiler",
+) -> dict[str, Any]:
+    """Pass every event, of the array at `key`, to `each`; returns the other values.
 
-    Raises FileError: missing, not gzip, truncated, not JSON, no trace.
+    Raises FileError: missing, not gzip, truncated, not JSON, no trace (`what` it should be).
     """
     try:
         with path.open("rb") as raw:
@@ -108,7 +113,7 @@ def read_trace(path: Path, each: Callable[[dict[str, Any]], None]) -> dict[str, 
             raw.seek(0)
             binary: Any = gzip.GzipFile(fileobj=raw) if packed else raw
             with io.TextIOWrapper(binary, encoding="utf-8", errors="replace") as stream:
-                return _read(_JsonReader(stream, path), each)
+                return _read(_JsonReader(stream, path), each, key, what)
     except FileNotFoundError as error:
         raise FileError(f"trace {path} does not exist") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -117,7 +122,9 @@ def read_trace(path: Path, each: Callable[[dict[str, Any]], None]) -> dict[str, 
         raise FileError(f"cannot read the trace {path}: {error.strerror}") from error
 
 
-def _read(reader: _JsonReader, each: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def _read(
+    reader: _JsonReader, each: Callable[[dict[str, Any]], None], wanted: str, what: str
+) -> dict[str, Any]:
     about: dict[str, Any] = {}
     found = False
     if reader.peek() == "[":
@@ -129,13 +136,13 @@ def _read(reader: _JsonReader, each: Callable[[dict[str, Any]], None]) -> dict[s
             reader.take(",")
         key = reader.value()
         reader.take(":")
-        if key == "traceEvents" and reader.peek() == "[":
+        if key == wanted and reader.peek() == "[":
             _give(reader, each)
             found = True
         else:
             about[str(key)] = reader.value()
     if not found:
-        raise reader.wrong("has no traceEvents: it is no trace of torch.profiler")
+        raise reader.wrong(f"has no {wanted}: it is no {what}")
     return about
 
 
