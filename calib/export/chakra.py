@@ -82,7 +82,7 @@ def write_traces(
     groups: Groups = {}
     head = with_length(_metadata(predicted, parameters))
     for rank in range(iteration.p):
-        nodes = _nodes(iteration.program(rank), iteration.p, groups)
+        nodes = nodes_of(iteration.program(rank), iteration.p, groups)
         write_whole(folder / f"{NAME}.{rank}.et", head + b"".join(map(with_length, nodes)))
     ranks_of = {str(number): list(ranks) for ranks, number in groups.items()}
     write_json(folder / GROUPS_FILE, ranks_of)
@@ -115,7 +115,7 @@ def _metadata(predicted: Projection, parameters: Parameters) -> bytes:
     return found + b"".join(field(Global.ATTR, each) for each in attributes)
 
 
-def _nodes(tasks: Sequence[Task], p: int, groups: Groups) -> Iterator[bytes]:
+def nodes_of(tasks: Sequence[Task], p: int, groups: Groups) -> Iterator[bytes]:
     """The Node of each task of a rank."""
     for index, task in enumerate(tasks):
         begin, end = _micros(task.begin_s), _micros(task.end_s)

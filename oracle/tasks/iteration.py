@@ -51,7 +51,7 @@ def tasks_of(
 
 
 def _without_tasks(division: Division) -> list[str]:
-    """Why a strategy has no tasks; empty where it has."""
+    """What a strategy sends that no task stands for; empty where there is nothing."""
     if division.p == 1:
         return []
     if division.traits.cuts == "image":
@@ -60,4 +60,4 @@ def _without_tasks(division: Division) -> list[str]:
         what = "parts of the tokens, which several kinds of operation move"
     else:
         return []
-    return [f"{division.strategy} has no tasks: it sends {what}"]
+    return [f"a trace cannot hold {division.strategy}: it sends {what}"]

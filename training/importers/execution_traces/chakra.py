@@ -33,7 +33,7 @@ from calib.training.importers.execution_traces.record import (
 from calib.training.importers.execution_traces.tensors import of_text
 
 LARGEST = 1 << 24  # bytes of a node
-US = 1e-6
+MICROS = 1e6  # in a second
 KINDS: dict[int, NodeKind] = {
     NodeType.COMP_NODE: "compute",
     NodeType.COMM_COLL_NODE: "collective",
@@ -100,7 +100,7 @@ def _node(data: bytes, groups: Groups) -> TraceNode:
             texts[number] = value
     kind = KINDS.get(numbers.get(NodeField.TYPE, 0), "label")
     start, duration = (
-        numbers.get(of, 0) * US for of in (NodeField.START_MICROS, NodeField.DURATION_MICROS)
+        numbers.get(of, 0) / MICROS for of in (NodeField.START_MICROS, NodeField.DURATION_MICROS)
     )
     parents = lists[NodeField.CTRL_DEPS]
     return TraceNode(

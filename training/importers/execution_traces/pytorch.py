@@ -47,7 +47,7 @@ COMMS, INIT = "record_param_comms", "process_group:init"
 MESSAGES = ("c10d::send", "c10d::recv_")  # (tensors, group, rank, tag)
 MOST_CALLERS = 1000  # of a node
 NOT_SENT = ("wait", "init", "end", "start", "coalesced")  # collective_name of what is no operation
-US = 1e-6
+MICROS = 1e6  # in a second
 MOST_RANKS = 10_000_000
 # places of the arguments of record_param_comms before 1.1.0; of wait and barrier one less
 GROUP_AT, PEER_AT, NAME_AT = 2, 3, 4
@@ -160,7 +160,7 @@ def _seconds(content: dict[str, Any], *keys: str) -> float | None:
         return None
     if not isinstance(value, int | float) or not 0 <= value < 1e18:
         raise ValueError(f"{keys[0]} is {value!r:.40}")
-    return value * US
+    return value / MICROS
 
 
 def _kind(
