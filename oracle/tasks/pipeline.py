@@ -133,9 +133,8 @@ class Pipeline:
         self._sent[direction, to, j] = task.begin_s, task.end_s
 
     def _about(self, source: int, to: int, direction: Direction, j: int) -> dict[str, Any]:
-        tag = 2 * j + (direction == "backward")
         nbytes = self._tensors(direction, min(source, to))
-        return {"nbytes": nbytes, "ranks": (source, to), "tag": tag}
+        return {"nbytes": nbytes, "ranks": (source, to), "tag": j}
 
     def _what(self, direction: Direction) -> str:
         return "y" if direction == "forward" else "dL/dx"

@@ -199,6 +199,41 @@ def test_messages_of_a_pipeline_meet(tmp_path: Path) -> None:
     assert {of[3] for of in ends[traces.SEND]} == {2 * 8 * 4}
 
 
+def test_units_are_gathered_before_their_layers_and_scattered_behind(tmp_path: Path) -> None:
+    """blocks.0 has two layers with weights, gathered in each direction; the root is gathered once."""
+    names = {"fc1": "blocks.0.fc1", "fc2": "blocks.0.fc2", "relu2": "blocks.1.relu2"}
+    layers = [
+        layer.model_copy(
+            update={
+                "name": names.get(layer.name, layer.name),
+                "inputs": tuple(names.get(of, of) for of in layer.inputs),
+            }
+        )
+        for layer in NET.layers
+    ]
+    model = NET.model_copy(update={"layers": tuple(layers)})
+    ranks, _, _ = written(tmp_path, model, Division("fully_sharded", 2, 8), full_machine())
+    order = [node.name.replace("blocks.0.", "") for node in ranks[1]]
+    assert order == [
+        "allgather of weights of the root",
+        "allgather of weights of blocks.0",
+        *(
+            f"forward of {name}"
+            for name in ("fc1", "relu1", "fc2", "blocks.1.relu2", "fc3", "loss")
+        ),
+        *(f"backward of {name}" for name in ("loss", "fc3", "blocks.1.relu2")),
+        "allgather of weights of blocks.0",
+        *(f"backward of {name}" for name in ("fc2", "relu1", "fc1")),
+        "pack the gradients of blocks.0",
+        "reduce_scatter of gradients of blocks.0",
+        "average the gradients of blocks.0",
+        "pack the gradients of the root",
+        "reduce_scatter of gradients of the root",
+        "average the gradients of the root",
+        "weight update",
+    ]
+
+
 @pytest.mark.parametrize("eta", [0.0, 0.25, 1.0])
 def test_the_hidden_part_of_an_exchange_runs_beside_the_backward(
     eta: float, tmp_path: Path
@@ -214,7 +249,9 @@ def test_the_hidden_part_of_an_exchange_runs_beside_the_backward(
     if eta == 0:
         assert len(sent) == 1 and beside == []
     else:
-        assert all(node.start + node.duration <= backward_ends + 1 for node in beside)
+        assert [node.start + node.duration for node in beside] == [
+            pytest.approx(backward_ends, abs=1)
+        ]
         total = sum(node.duration for node in sent)
         assert sum(node.duration for node in beside) == pytest.approx(eta * total, abs=1)
         assert sum(n.attributes["comm_size"] for n in beside) == pytest.approx(eta * whole, abs=4)

@@ -335,6 +335,21 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert "gzip" in wrong(kept(tmp_path / "a.et", gzip.compress(GOLDEN)[:40]))
 
 
+def test_a_node_does_not_wait_for_its_callers(tmp_path: Path) -> None:
+    """add_ writes in place what the mul_ in it reads; both depend on fill_ alone, relu on the last."""
+    lists = {"values": [tensor(1, 6)], "shapes": [[6]], "types": ["Tensor(float)"]}
+    about = {"inputs": lists, "outputs": lists}
+    calls = [
+        (2, "aten::fill_", 1),
+        (3, "aten::add_", 1),
+        (4, "aten::mul_", 3),
+        (6, "aten::relu", 1),
+    ]
+    nodes = [{"id": of, "name": name, "ctrl_deps": by, **about} for of, name, by in calls]
+    found = read_execution_trace(kept(tmp_path / "a.json", trace_of(*nodes[::-1]))).nodes
+    assert [(node.id, node.after) for node in found] == [(2, ()), (3, (2,)), (4, (2,)), (6, (4,))]
+
+
 def test_callers_that_call_each_other_end(tmp_path: Path) -> None:
     """A chain without an end, and one of 3000 calls."""
     nodes = [{**NODE, "id": of, "ctrl_deps": of % 3000 + 1} for of in range(1, 3001)]
