@@ -43,34 +43,37 @@ def around_units(
     forward = list(_runs(model, range(len(model.layers))))
     backward = list(_runs(model, range(len(model.layers) - 1, -1, -1)))
     sent = _seconds(model, division, costs, terms)
-    shards = rank_parameters(model, division)
-    for unit, shard in zip(model_units(model), shards, strict=True):
-        gathers = [next(messages) for _ in range(unit.gathers)]
-        scatter = next(messages)
-        ahead = [run.first for run in forward if run.unit == unit.name]
-        back = [run for run in backward if run.unit == unit.name]
-        if unit.name == ROOT:
-            ahead, back, end = [0], [], 0
-        elif len(ahead) + len(back) == unit.gathers:
-            end = back[-1].last
-        else:
+    units = model_units(model)
+    of_unit = {
+        unit.name: ([next(messages) for _ in range(unit.gathers)], next(messages)) for unit in units
+    }
+    shards = dict(zip(of_unit, rank_parameters(model, division), strict=True))
+    # the root's are the first that are gathered, and the last whose gradients are sent
+    for unit in sorted(units, key=lambda of: of.name != ROOT):
+        places: list[tuple[Direction, int]] = [("forward", 0)]
+        if unit.name != ROOT:
+            places = [("forward", run.first) for run in forward if run.unit == unit.name]
+            places += [("backward", run.first) for run in backward if run.unit == unit.name]
+        if len(places) != unit.gathers:
             raise InputError(
                 f"fully_sharded gathers {unit.name} {unit.gathers} times, also where its layers are "
                 "run again: no task says when"
             )
-        places: list[tuple[Direction, int]] = [("forward", place) for place in ahead]
-        places += [("backward", run.first) for run in back]
-        for (direction, place), message in zip(places, gathers, strict=True):
+        for (direction, place), message in zip(places, of_unit[unit.name][0], strict=True):
             around.add(direction, "before", place, _beside(message, sent))
+    for unit in sorted(units, key=lambda of: of.name == ROOT):
+        ends = [run.last for run in backward if run.unit == unit.name]
+        place = 0 if unit.name == ROOT else ends[-1]
         packed = costs.tensors.passing("pack", tensors(unit.shapes, model.items)).seconds
-        averaged = costs.tensors.passing("unpack", tensors((shard,), model.items)).seconds
+        shard = tensors((shards[unit.name],), model.items)
+        averaged = costs.tensors.passing("unpack", shard).seconds
         name = unit.name or "the root"
         for beside in (
             Beside(f"pack the gradients of {name}", packed),
-            _beside(scatter, sent),
+            _beside(of_unit[unit.name][1], sent),
             Beside(f"average the gradients of {name}", averaged),
         ):
-            around.add("backward", "after", end, beside)
+            around.add("backward", "after", place, beside)
     return around
 
 
