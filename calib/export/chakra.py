@@ -39,7 +39,7 @@ from calib.foundation.chakra import (
     NodeType,
     list_of,
 )
-from calib.foundation.errors import InputError
+from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, ensure_directory, write_json, write_whole
 from calib.foundation.protobuf import field, with_length
 from calib.oracle.projection import Projection
@@ -64,8 +64,12 @@ Groups = dict[tuple[int, ...], int]  # ranks -> number, from 1: 0 is every rank
 
 
 def check_folder(folder: Path) -> None:
-    """Raise InputError where traces of another iteration, or anything else, are in the folder."""
-    if os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
+    """Raise InputError where a folder holds anything, or is none; FileError where nobody can tell."""
+    try:
+        taken = os.path.lexists(folder) and (not os.path.isdir(folder) or bool(os.listdir(folder)))
+    except OSError as error:
+        raise FileError(f"cannot look into {folder}: {error.strerror}") from error
+    if taken:
         raise InputError(f"{folder} is there already: traces are written to a new or empty folder")
 
 
