@@ -85,9 +85,13 @@ def write_traces(
     folder = ensure_directory(destination(folder))
     groups: Groups = {}
     head = with_length(_metadata(predicted, parameters))
+    tasks: Sequence[Task] = ()
+    data = head
     for rank in range(iteration.p):
-        nodes = nodes_of(iteration.program(rank), iteration.p, groups)
-        write_whole(folder / f"{NAME}.{rank}.et", head + b"".join(map(with_length, nodes)))
+        before, tasks = tasks, iteration.program(rank)
+        if tasks is not before:
+            data = head + b"".join(map(with_length, nodes_of(tasks, iteration.p, groups)))
+        write_whole(folder / f"{NAME}.{rank}.et", data)
     ranks_of = {str(number): list(ranks) for ranks, number in groups.items()}
     write_json(folder / GROUPS_FILE, ranks_of)
     return folder / NAME

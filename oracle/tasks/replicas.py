@@ -33,9 +33,10 @@ def replica_tasks(
 ) -> Iteration:
     """The tasks of ranks that all do the same. Raises InputError for messages that cannot be placed."""
     of_rank = Replica(model, division, costs, terms).run()
+    same = all(len(task.ranks) in (0, division.p) for task in of_rank.tasks)
 
     def program(rank: int) -> list[Task]:
-        return [_moved(task, rank) for task in of_rank.tasks]
+        return of_rank.tasks if same else [_moved(task, rank) for task in of_rank.tasks]
 
     return Iteration(division.p, of_rank.ready_s, program)
 
