@@ -1,8 +1,8 @@
 """The wire format of protobuf: the fields of a message, read and written.
 
 A field is a varint of its number and wire type, then a varint (0), 8 bytes (1), a length and as many
-bytes (2), or 4 bytes (5). These few lines do it, as the protobuf package needs its own compiler, and
-tools that it reads and writes for want another release of it each.
+bytes (2), or 4 bytes (5). Done by hand: the few messages that calib knows need no generated code, which
+would tie it to a release of the protobuf package.
 
 References
 ----------
