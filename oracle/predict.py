@@ -99,10 +99,16 @@ def iteration(
 
     Raises MissingParameter as `project` does.
     """
-    chosen = strategy_named(division.strategy)
-    division = fitted(model, division)
-    terms, _ = _terms(chosen, model, division, machine, "measured", optimizer)
+    terms, division = measured_terms(model, division, machine, optimizer)
     return total(_phases(terms, machine, division.p).values())
+
+
+def measured_terms(
+    model: ModelSpec, division: Division, machine: Machine, optimizer: str = "momentum"
+) -> tuple[list[Term], Division]:
+    """The terms of the same, and the division with its grid and stages. Raises MissingParameter."""
+    chosen, division = strategy_named(division.strategy), fitted(model, division)
+    return _terms(chosen, model, division, machine, "measured", optimizer)
 
 
 def _phases(terms: list[Term], machine: Machine, p: int) -> dict[Phase, Cost]:

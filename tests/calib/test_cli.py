@@ -54,7 +54,8 @@ collective: -p --nodes --ranks-per-node --bytes --library --device --against --p
 predict: --model --strategy -p --inner --segments --schedule --boundaries --grid --split-until
     --overlap --sharded-optimizer --sequence-parallel --accumulate --optimizer --execution
     --samples --library --form --set
-    --batch-per-rank --batch-per-node --batch --parameters --output --csv --plot --explain --json
+    --batch-per-rank --batch-per-node --batch --parameters --output --csv --plot --chakra --explain
+    --json
 sweep: --models --strategies -p --inner --segments --schedule --boundaries --grid --split-until
     --overlap --sharded-optimizer --sequence-parallel --accumulate --optimizer --execution
     --samples --form --set

@@ -149,6 +149,17 @@ class _JsonReader:
             return found
         return []
 
+    def values(self) -> Iterator[Any]:
+        """The values of an array, one by one."""
+        self.take("[")
+        if self.passed("]"):
+            return
+        while True:
+            yield self.value()
+            if self.passed("]"):
+                return
+            self.take(",")
+
     def pieces(self) -> Iterator[list[Event | Other]]:
         """The events of an array, and other values in it, in their order."""
         self.take("[")
@@ -196,13 +207,42 @@ def read_trace(path: Path, take: Callable[[list[Event | Other]], None]) -> dict[
 
     Raises FileError: missing, not gzip, truncated, not JSON, no trace.
     """
+
+    def give(reader: _JsonReader) -> None:
+        for piece in reader.pieces():
+            take(piece)
+
+    return _read(path, give, "traceEvents", "trace of torch.profiler")
+
+
+def read_array(
+    path: Path, each: Callable[[dict[str, Any]], None], key: str, what: str
+) -> dict[str, Any]:
+    """Pass every object of the array at `key` to `each`; returns the other values.
+
+    Raises FileError as `read_trace`; `what` is what the file should be.
+    """
+
+    def give(reader: _JsonReader) -> None:
+        for value in reader.values():
+            if isinstance(value, dict):
+                each(value)
+
+    return _read(path, give, key, what)
+
+
+Give = Callable[[_JsonReader], None]
+
+
+def _read(path: Path, give: Give, wanted: str, what: str) -> dict[str, Any]:
+    """The values of a file's object, with the array at `wanted`, or the whole file, given away."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == GZIP
             raw.seek(0)
             binary: Any = gzip.GzipFile(fileobj=raw) if packed else raw
             with io.TextIOWrapper(binary, encoding="utf-8", errors="replace") as stream:
-                return _read(_JsonReader(stream, path), take)
+                return _values(_JsonReader(stream, path), give, wanted, what)
     except FileNotFoundError as error:
         raise FileError(f"trace {path} does not exist") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -211,11 +251,11 @@ def read_trace(path: Path, take: Callable[[list[Event | Other]], None]) -> dict[
         raise FileError(f"cannot read the trace {path}: {error.strerror}") from error
 
 
-def _read(reader: _JsonReader, take: Callable[[list[Event | Other]], None]) -> dict[str, Any]:
+def _values(reader: _JsonReader, give: Give, wanted: str, what: str) -> dict[str, Any]:
     about: dict[str, Any] = {}
     found = False
     if reader.peek() == "[":
-        _give(reader, take)
+        give(reader)
         return about
     reader.take("{")
     while not reader.passed("}"):
@@ -223,16 +263,11 @@ def _read(reader: _JsonReader, take: Callable[[list[Event | Other]], None]) -> d
             reader.take(",")
         key = reader.value()
         reader.take(":")
-        if key == "traceEvents" and reader.peek() == "[":
-            _give(reader, take)
+        if key == wanted and reader.peek() == "[":
+            give(reader)
             found = True
         else:
             about[str(key)] = reader.value()
     if not found:
-        raise reader.wrong("has no traceEvents: it is no trace of torch.profiler")
+        raise reader.wrong(f"has no {wanted}: it is no {what}")
     return about
-
-
-def _give(reader: _JsonReader, take: Callable[[list[Event | Other]], None]) -> None:
-    for piece in reader.pieces():
-        take(piece)

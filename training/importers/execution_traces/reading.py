@@ -1,0 +1,58 @@
+"""Read an execution trace, whichever of the two formats it has."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+from calib.foundation.errors import FileError
+from calib.training.importers.execution_traces.chakra import read_chakra, read_groups
+from calib.training.importers.execution_traces.pytorch import read_pytorch
+from calib.training.importers.execution_traces.record import ExecutionTrace
+from calib.training.traces.stream import GZIP
+
+HEAD = 64  # bytes that tell JSON from protobuf
+JSON = re.compile(rb"(\xef\xbb\xbf)?\s*\{\s*\"")
+
+
+def read_execution_trace(path: Path, groups: Path | None = None) -> ExecutionTrace:
+    """The nodes of one rank's trace: Chakra's .et or PyTorch's .json, gzipped or not.
+
+    Parameters
+    ----------
+    path
+        The file. Nothing in it is evaluated; a node is read at a time, and a trace of more than
+        MOST_NODES is refused.
+    groups
+        ASTRA-sim's comm-group file, which says the ranks of a Chakra trace's groups.
+
+    Raises
+    ------
+    FileError
+        Missing, truncated, of neither format or an unknown schema, or a node that makes no sense.
+
+    Examples
+    --------
+    >>> trace = read_execution_trace(Path("iteration.0.et"))  # doctest: +SKIP
+    >>> sum(node.duration_s for node in trace.nodes if node.kind == "compute")  # doctest: +SKIP
+    """
+    ranks = {} if groups is None else read_groups(groups)
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == GZIP
+            raw.seek(0)
+            stream: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+            head = stream.read(HEAD)
+            if not JSON.match(head):
+                stream.seek(0)
+                return read_chakra(stream, path, ranks)
+    except FileNotFoundError as error:
+        raise FileError(f"execution trace {path} does not exist") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise FileError(f"execution trace {path} is truncated or not gzip ({error})") from error
+    except OSError as error:
+        raise FileError(f"cannot read the execution trace {path}: {error.strerror}") from error
+    return read_pytorch(path)
