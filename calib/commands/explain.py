@@ -2,7 +2,8 @@
 
 Traces are those of torch.profiler, one file for each rank: what was trained, what its steps took, which
 rank was waited for, which collectives and operators took how long. With --model and --parameters also
-what the step should have taken, and where the difference is. Exit code 1 where something is wrong with
+what the step should have taken, and where the difference is. Of execution traces (Chakra, PyTorch's
+observer) it says what they send. Exit code 1 where something is wrong with
 the run. Examples: calib explain rank*.json.gz; calib explain rank*.json.gz --model vgg16-mini
 --parameters runs/latest/parameters.json
 """
@@ -29,15 +30,22 @@ from calib.options import (
     OptimizerOption,
     ParameterFile,
 )
+from calib.oracle.costs.asked import Collectives
 from calib.oracle.costs.machine import Machine
 from calib.predicting.choices import refuse_two_batches, templates
 from calib.predicting.predictor import parameters_of
+from calib.reports.explained.execution_trace import sent_by
 from calib.reports.explained.explanation import Explanation, explain, overlapped
 from calib.reports.explained.timeline import chrome_trace, predicted_events, traced_events
-from calib.reports.tables.explained import explained_tables
+from calib.reports.tables.explained import explained_tables, sent_table
 from calib.reports.tables.traced_run import configuration_lines, traced_tables
 from calib.rundir import LATEST_PARAMETERS
 from calib.terminal.printing import check_targets, print_json, print_table, save, say
+from calib.training.importers.execution_traces.reading import (
+    groups_beside,
+    is_execution_trace,
+    read_execution_trace,
+)
 from calib.training.models.specs import spec
 from calib.training.traces.rank import RankTrace, read_rank
 from calib.training.traces.run import TracedRun, in_order, traced_run
@@ -75,6 +83,9 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> None:
+    if all(is_execution_trace(path) for path in traces):
+        show_sent(traces, parameters, as_json)
+        return
     check_targets({"--plot": plot, "--timeline": timeline}, parameters, *traces)
     ranks = in_order([read_rank(path) for path in given(traces)])
     run = traced_run(ranks)
@@ -104,6 +115,19 @@ def command(
         show(run, found)
     if run.faults:
         raise typer.Exit(FAULTS)
+
+
+def show_sent(paths: list[Path], parameters: Path, as_json: bool) -> None:
+    """What execution traces send, and what the calibrated machine, where there is one, takes."""
+    known = parameters != LATEST_PARAMETERS or parameters.exists()
+    asked = Collectives(parameters_of(parameters, None)) if known else None
+    found = [sent_by(read_execution_trace(path, groups_beside(path)), asked) for path in paths]
+    if as_json:
+        print_json([one.model_dump() for one in found])
+        return
+    for path, one in zip(paths, found, strict=True):
+        typer.echo(f"{path.name}:")
+        print_table(sent_table(one))
 
 
 def write_pictures(

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from calib.foundation.records import Estimate
-from calib.foundation.words import bytes_words, number, signed_percent, with_interval
+from calib.foundation.words import (
+    bytes_words,
+    counted,
+    number,
+    seconds_words,
+    signed_percent,
+    with_interval,
+)
+from calib.reports.explained.execution_trace import SentTrace
 from calib.reports.explained.explanation import Explanation
 from calib.reports.explained.lines import ExplainedLine
 from calib.reports.tables.cells import ms
@@ -123,3 +131,23 @@ def _changes(of: Explanation) -> Table:
         rows,
         remarks=["on as many ranks and the same global batch"],
     )
+
+
+def sent_table(of: SentTrace) -> Table:
+    """The collectives of an execution trace, with what a calibrated machine takes for them."""
+    rows = [
+        [
+            one.operation,
+            "-" if one.nbytes is None else bytes_words(one.nbytes),
+            str(one.ranks or "-"),
+            str(one.calls),
+            "-" if one.traced is None else number(one.traced * 1e3),
+            "-" if one.calibrated is None else ms(one.calibrated),
+        ]
+        for one in of.collectives
+    ]
+    remarks = [f"{of.schema_name}: {counted(of.nodes, 'node')}, {of.computing} that compute"]
+    if of.compute_s is not None:
+        remarks.append(f"they compute for {seconds_words(of.compute_s)}")
+    columns = ["operation", "size", "ranks", "calls", "traced ms", "calibrated ms"]
+    return Table("Collectives", columns, rows, numbers=columns[1:5], remarks=remarks)

@@ -14,8 +14,30 @@ from calib.training.importers.execution_traces.pytorch import read_pytorch
 from calib.training.importers.execution_traces.record import ExecutionTrace
 from calib.training.traces.stream import GZIP
 
+GROUPS = "comm_groups.json"
 HEAD = 64  # bytes that tell JSON from protobuf
+OBSERVED = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"schema"\s*:\s*"1\.[01]\.')
 JSON = re.compile(rb"(\xef\xbb\xbf)?\s*\{\s*\"")
+
+
+def is_execution_trace(path: Path) -> bool:
+    """Whether a file that can be read begins as one of PyTorch's or, by its name, Chakra's does."""
+    if path.suffix == ".et":
+        return True
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == GZIP
+            raw.seek(0)
+            stream: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+            return OBSERVED.match(stream.read(HEAD)) is not None
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+def groups_beside(path: Path) -> Path | None:
+    """ASTRA-sim's comm-group file beside a Chakra trace, by the name that calib gives it."""
+    found = path.with_name(GROUPS)
+    return found if path.suffix == ".et" and found.is_file() else None
 
 
 def read_execution_trace(path: Path, groups: Path | None = None) -> ExecutionTrace:
