@@ -1,6 +1,6 @@
-"""Say where the time of a training run went, from the traces of its ranks.
+"""Say where the time of a training run went, from its traces.
 
-Traces are those of torch.profiler, one file for each rank: what was trained, what its steps took, which
+Traces are those of torch.profiler, one file for each rank. What was trained, what its steps took, which
 rank was waited for, which collectives and operators took how long. With --model and --parameters also
 what the step should have taken, and where the difference is. Of execution traces (Chakra, PyTorch's
 observer) it says what they send. Exit code 1 where something is wrong with
@@ -121,7 +121,10 @@ def show_sent(paths: list[Path], parameters: Path, as_json: bool) -> None:
     """What execution traces send, and what the calibrated machine, where there is one, takes."""
     known = parameters != LATEST_PARAMETERS or parameters.exists()
     asked = Collectives(parameters_of(parameters, None)) if known else None
-    found = [sent_by(read_execution_trace(path, groups_beside(path)), asked) for path in paths]
+    found = [
+        sent_by(read_execution_trace(path, groups_beside(path)), asked, len(paths))
+        for path in paths
+    ]
     if as_json:
         print_json([one.model_dump() for one in found])
         return

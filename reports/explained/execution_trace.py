@@ -33,13 +33,14 @@ class SentTrace(Record):
     collectives: list[SentCollective]
 
 
-def sent_by(trace: ExecutionTrace, asked: Collectives | None) -> SentTrace:
-    """The collectives of a trace, those that send most in all first."""
+def sent_by(trace: ExecutionTrace, asked: Collectives | None, world: int = 0) -> SentTrace:
+    """The collectives of a trace, those that send most first; `world`: ranks of the default group."""
     alike: defaultdict[tuple[str, int | None, int], list[float | None]] = defaultdict(list)
     for node in trace.nodes:
         of = node.communication
         if of is not None:
-            alike[of.operation, of.buffer_bytes, len(of.ranks)].append(node.duration_s)
+            ranks = len(of.ranks) or (0 if of.group else world)
+            alike[of.operation, of.buffer_bytes, ranks].append(node.duration_s)
     computing = [node for node in trace.nodes if node.kind == "compute"]
     seconds = [node.duration_s for node in computing if node.duration_s is not None]
     found = [

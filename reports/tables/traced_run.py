@@ -100,7 +100,7 @@ def _ranks(run: TracedRun) -> Table:
     columns, cells = in_columns(rows)
     remarks = ["came last: collectives for which others waited; by: how much of a step"]
     if len(run.ranks) > MOST_RANKS:
-        remarks.append(f"{len(run.ranks) - MOST_RANKS} more ranks, all faster: --json")
+        remarks.append(f"{len(run.ranks) - MOST_RANKS} more ranks, all faster: JSON has them")
     return Table("Ranks, the slowest first", columns, cells, numbers=columns, remarks=remarks)
 
 
@@ -111,7 +111,7 @@ def _collectives(run: TracedRun) -> Table:
     if any(one.with_waits for one in shown):
         remarks[0] += "; *: holds waits for ranks that are not compared"
     if len(run.collectives) > len(shown):
-        remarks.append(f"{len(run.collectives) - len(shown)} more, all shorter: --json")
+        remarks.append(f"{len(run.collectives) - len(shown)} more, all shorter: JSON has them")
     return Table(
         "Collectives",
         columns,
@@ -144,7 +144,7 @@ def _operators(run: TracedRun) -> Table:
     if len(run.operators) > len(shown):
         left = sum(one.seconds.value for one in run.operators[MOST_OPERATORS:])
         remarks.append(
-            f"{len(run.operators) - len(shown)} more take {seconds_words(left)} in all: --json"
+            f"{len(run.operators) - len(shown)} more take {seconds_words(left)} in all: JSON has them"
         )
     return Table(
         "Operators, the longest first",
