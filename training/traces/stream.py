@@ -15,6 +15,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -190,16 +191,35 @@ def _event(value: Any) -> Event | Other:
     return msgspec.convert(value, Event)
 
 
-def is_kineto(path: Path) -> bool:
-    """Whether a file that can be read begins as a trace of torch.profiler does."""
+@contextmanager
+def opened(path: Path, what: str) -> Iterator[IO[bytes]]:
+    """The bytes of a file, unpacked where it is gzipped. Raises FileError, also while they are read."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == GZIP
             raw.seek(0)
             binary: Any = gzip.GzipFile(fileobj=raw) if packed else raw
-            return KINETO.search(binary.read(BEGINNING)) is not None
-    except (OSError, EOFError, zlib.error):
-        return False
+            yield binary
+    except FileNotFoundError as error:
+        raise FileError(f"{what} {path} does not exist") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise FileError(f"{what} {path} is truncated or not gzip ({error})") from error
+    except OSError as error:
+        raise FileError(f"cannot read the {what} {path}: {error.strerror}") from error
+
+
+def beginning(path: Path, nbytes: int) -> bytes:
+    """The first bytes of a file, unpacked; none of one that cannot be read."""
+    try:
+        with opened(path, "trace") as stream:
+            return stream.read(nbytes)
+    except FileError:
+        return b""
+
+
+def is_kineto(path: Path) -> bool:
+    """Whether a file that can be read begins as a trace of torch.profiler does."""
+    return KINETO.search(beginning(path, BEGINNING)) is not None
 
 
 def read_trace(path: Path, take: Callable[[list[Event | Other]], None]) -> dict[str, Any]:
@@ -236,19 +256,11 @@ Give = Callable[[_JsonReader], None]
 
 def _read(path: Path, give: Give, wanted: str, what: str) -> dict[str, Any]:
     """The values of a file's object, with the array at `wanted`, or the whole file, given away."""
-    try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == GZIP
-            raw.seek(0)
-            binary: Any = gzip.GzipFile(fileobj=raw) if packed else raw
-            with io.TextIOWrapper(binary, encoding="utf-8", errors="replace") as stream:
-                return _values(_JsonReader(stream, path), give, wanted, what)
-    except FileNotFoundError as error:
-        raise FileError(f"trace {path} does not exist") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise FileError(f"trace {path} is truncated or not gzip ({error})") from error
-    except OSError as error:
-        raise FileError(f"cannot read the trace {path}: {error.strerror}") from error
+    with (
+        opened(path, "trace") as binary,
+        io.TextIOWrapper(binary, encoding="utf-8", errors="replace") as stream,
+    ):
+        return _values(_JsonReader(stream, path), give, wanted, what)
 
 
 def _values(reader: _JsonReader, give: Give, wanted: str, what: str) -> dict[str, Any]:

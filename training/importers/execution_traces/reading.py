@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from pathlib import Path
-from typing import Any
 
-from calib.foundation.errors import FileError
 from calib.training.importers.execution_traces.chakra import read_chakra, read_groups
 from calib.training.importers.execution_traces.pytorch import read_pytorch
 from calib.training.importers.execution_traces.record import ExecutionTrace
-from calib.training.traces.stream import GZIP
+from calib.training.traces.stream import beginning, opened
 
 GROUPS = "comm_groups.json"
 HEAD = 64  # bytes that tell JSON from protobuf
@@ -22,16 +18,7 @@ JSON = re.compile(rb"(\xef\xbb\xbf)?\s*\{\s*\"")
 
 def is_execution_trace(path: Path) -> bool:
     """Whether a file that can be read begins as one of PyTorch's or, by its name, Chakra's does."""
-    if path.suffix == ".et":
-        return True
-    try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == GZIP
-            raw.seek(0)
-            stream: Any = gzip.GzipFile(fileobj=raw) if packed else raw
-            return OBSERVED.match(stream.read(HEAD)) is not None
-    except (OSError, EOFError, zlib.error):
-        return False
+    return path.suffix == ".et" or OBSERVED.match(beginning(path, HEAD)) is not None
 
 
 def groups_beside(path: Path) -> Path | None:
@@ -62,19 +49,9 @@ def read_execution_trace(path: Path, groups: Path | None = None) -> ExecutionTra
     >>> sum(node.duration_s for node in trace.nodes if node.kind == "compute")  # doctest: +SKIP
     """
     ranks = {} if groups is None else read_groups(groups)
-    try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == GZIP
-            raw.seek(0)
-            stream: Any = gzip.GzipFile(fileobj=raw) if packed else raw
-            head = stream.read(HEAD)
-            if not JSON.match(head):
-                stream.seek(0)
-                return read_chakra(stream, path, ranks)
-    except FileNotFoundError as error:
-        raise FileError(f"execution trace {path} does not exist") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise FileError(f"execution trace {path} is truncated or not gzip ({error})") from error
-    except OSError as error:
-        raise FileError(f"cannot read the execution trace {path}: {error.strerror}") from error
+    with opened(path, "execution trace") as stream:
+        head = stream.read(HEAD)
+        if not JSON.match(head):
+            stream.seek(0)
+            return read_chakra(stream, path, ranks)
     return read_pytorch(path)
