@@ -89,7 +89,7 @@ def divided(model: ModelSpec, division: Division, machine: Machine) -> Division:
     """
     division = fitted(model, division)
     # the optimizer's pass is no part of the balance
-    return placed(model, division, _costs(model, machine, division, "momentum"))
+    return placed(model, division, costs_of(model, machine, division, "momentum"))
 
 
 def iteration(
@@ -99,10 +99,16 @@ def iteration(
 
     Raises MissingParameter as `project` does.
     """
-    chosen = strategy_named(division.strategy)
-    division = fitted(model, division)
-    terms, _ = _terms(chosen, model, division, machine, "measured", optimizer)
+    terms, division = measured_terms(model, division, machine, optimizer)
     return total(_phases(terms, machine, division.p).values())
+
+
+def measured_terms(
+    model: ModelSpec, division: Division, machine: Machine, optimizer: str = "momentum"
+) -> tuple[list[Term], Division]:
+    """The terms of the same, and the division with its grid and stages. Raises MissingParameter."""
+    chosen, division = strategy_named(division.strategy), fitted(model, division)
+    return _terms(chosen, model, division, machine, "measured", optimizer)
 
 
 def _phases(terms: list[Term], machine: Machine, p: int) -> dict[Phase, Cost]:
@@ -178,12 +184,13 @@ def _terms(
         paper = paper_costs(machine, model, division, optimizer)
         division = placed(model, division, paper)
         return chosen.paper(model, division, paper), division
-    costs = _costs(model, machine, division, optimizer)
+    costs = costs_of(model, machine, division, optimizer)
     division = placed(model, division, costs)
     return chosen.measured(model, division, costs), division
 
 
-def _costs(model: ModelSpec, machine: Machine, division: Division, optimizer: str) -> Costs:
+def costs_of(model: ModelSpec, machine: Machine, division: Division, optimizer: str) -> Costs:
+    """The look-ups of a prediction, with as many ranks at work on a node as it has."""
     active = min(division.p, machine.parameters.ranks_per_node)
     return machine.costs(active, optimizer, model.execution)
 

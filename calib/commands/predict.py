@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from calib.advice import plan_of
+from calib.export.chakra import GROUPS_FILE, check_folder, write_traces
 from calib.foundation.division import STRATEGIES, traits_of
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
@@ -45,7 +46,9 @@ from calib.options import (
     numbers,
 )
 from calib.oracle.costs.machine import Machine
+from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import Projection
+from calib.oracle.tasks.iteration import tasks_of
 from calib.oracle.template import DivisionTemplate
 from calib.predicting.choices import batches, check_layers, refuse_two_batches, templates
 from calib.predicting.predictor import NOT_PREDICTED, Predictor, parameters_of
@@ -100,6 +103,13 @@ def command(
     plot: Annotated[
         Path | None, typer.Option(metavar="OUT.html", help="Write a page with the phases drawn.")
     ] = None,
+    chakra: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write the iteration as Chakra traces, one a rank, for ASTRA-sim.",
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Every term: formula, numbers put in, result.")
     ] = False,
@@ -124,6 +134,8 @@ def command(
     refuse_two_batches(batch_per_rank, batch_per_node, batch)
     table_file = None if csv in (None, "-") else Path(csv)
     check_targets({"-o": output, "--csv": table_file, "--plot": plot}, parameters)
+    if chakra is not None:
+        check_folder(chakra)
     known = parameters_of(parameters, settings)
     machine = Machine(known.sent_by(library) if library else known)
     predictor = Predictor(machine, form, optimizer, samples, explain)
@@ -140,6 +152,8 @@ def command(
         write_csv(found, csv)
     if plot is not None:
         draw(found, chosen, plot)
+    if chakra is not None:
+        trace(found, runs[0][0], predictor, chakra)
     if as_json:
         print_json(content)
     elif csv != "-":
@@ -233,3 +247,22 @@ def draw(found: list[Projection], chosen: Sequence[DivisionTemplate], page: Path
     shown = [x for group in by_p(found, chosen) for x in group] if len(chosen) > 1 else found
     write_whole(destination(page), render(shown))
     say(f"page: {page}")
+
+
+def trace(found: list[Projection], model: ModelSpec, predictor: Predictor, folder: Path) -> None:
+    """Write the traces of --chakra. Raises InputError for several iterations, or one without time."""
+    if len(found) > 1:
+        raise InputError(
+            f"--chakra writes one iteration, not {len(found)}: one strategy, p and batch"
+        )
+    if predictor.form != "measured":
+        raise InputError("--chakra writes the measured form; leave out --form")
+    (predicted,) = found
+    if predicted.total is None:
+        raise InputError(f"no iteration for --chakra to write: {predicted.limits[0]}")
+    iteration = tasks_of(model, predicted.division, predictor.machine, predictor.optimizer)
+    path = write_traces(folder, iteration, predicted, predictor.machine.parameters)
+    say(
+        f"traces: {path}.0.et and so on; ASTRA-sim takes --workload-configuration={path} "
+        f"--comm-group-configuration={path.parent / GROUPS_FILE}"
+    )

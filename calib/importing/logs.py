@@ -8,6 +8,7 @@ from pathlib import Path
 from calib.advice import advised
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.words import counted
+from calib.importing.traces import read_traces
 from calib.microbench.importers import logs_in, no_row, read_file
 from calib.microbench.importers.jobs.joining import join
 from calib.microbench.importers.lines.reading import NoLogError
@@ -15,6 +16,7 @@ from calib.microbench.importers.said import NO_FLAGS, Flags
 from calib.microbench.importers.table import Imported
 from calib.microbench.records.manifest import ImportedFile
 from calib.terminal.printing import say
+from calib.training.traces.stream import is_kineto
 
 SHOWN = 20  # faults of a file that are printed; manifest.json has them all
 NAMED = 5  # files that are no logs
@@ -22,14 +24,19 @@ Found = list[tuple[ImportedFile, Imported]]
 
 
 def read_all(files: list[Path], flags: Flags, keep_going: bool) -> Found:
-    """All files that give rows; their faults are printed.
+    """All files that give rows; their faults are printed. Traces of torch.profiler are of one run.
 
     Raises FileError for a file without rows, unless `keep_going`, and where no file gives any. In a
     directory, files that are no logs are left out and counted, and logs without rows are left out by
     name.
     """
-    found: Found = []
+    traces = [path for path in files if not path.is_dir() and is_kineto(path)]
+    found: Found = read_traces(traces, flags) if traces else []
+    for note in found[0][0].notes if found else ():
+        say(f"note: {note}")
     for path in files:
+        if path in traces:
+            continue
         if not path.is_dir():
             one = _read(path, path.name, flags)
             if isinstance(one, CalibError):

@@ -124,7 +124,7 @@ def layer_flows(model: ModelSpec, division: Division) -> list[Flow]:
     kinds = kinds_of(model)
     return [
         sending.flow(model, place, sending.items[kinds[place]])
-        for sending in _sendings(model, division)
+        for sending in sendings(model, division)
         for place in sending.places
     ]
 
@@ -146,12 +146,12 @@ def grouped_flows(model: ModelSpec, division: Division) -> list[Flow]:
     """`layer_flows`, with equal flows counted."""
     return [
         sending.flow(model, place, items, count)
-        for sending in _sendings(model, division)
-        for items, (place, count) in _equal(model, sending).items()
+        for sending in sendings(model, division)
+        for items, (place, count) in equal_flows(model, sending).items()
     ]
 
 
-def _equal(model: ModelSpec, sending: Sending) -> dict[int, tuple[int, int]]:
+def equal_flows(model: ModelSpec, sending: Sending) -> dict[int, tuple[int, int]]:
     """By number of items: the first place, and the count."""
     same: dict[int, tuple[int, int]] = {}
     for of in repeats(model, sending.places):
@@ -161,7 +161,8 @@ def _equal(model: ModelSpec, sending: Sending) -> dict[int, tuple[int, int]]:
     return same
 
 
-def _sendings(model: ModelSpec, division: Division) -> list[Sending]:
+def sendings(model: ModelSpec, division: Division) -> list[Sending]:
+    """What the ranks that share layers send, by kind of operation and direction."""
     if division.parts == 1:
         return []
     if division.traits.cuts in ("regions", "tokens"):

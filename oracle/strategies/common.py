@@ -27,6 +27,7 @@ from calib.oracle.paper.form import PaperCosts
 from calib.oracle.terms import Term, TermCause
 
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
+ADDED_UP = "adding up gradients"
 SYMBOLS = {"forward": "FW", "backward": "BW"}
 
 
@@ -49,7 +50,7 @@ def _accumulation(work: Workload, turns: int, costs: Costs) -> Term:
     return Term(
         "backward",
         "update",
-        "adding up gradients",
+        ADDED_UP,
         costs.tensors.accumulating(work.weights).times(turns - 1),
         "(N-1) accumulate(|w| delta)",
         {"N": turns, "|w| delta": work.weights.nbytes},

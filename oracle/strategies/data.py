@@ -41,6 +41,7 @@ ANY_ETA = Estimate(value=0.0, low=0.0, high=1.0)
 NO_ETA = (
     "overlap of exchange and backward was not measured: anything from none to all may be hidden"
 )
+HIDDEN = "hidden behind the backward"
 FAR_ETA = (
     "overlap was measured on other numbers of ranks only: anything from none to all may be hidden"
 )
@@ -129,7 +130,7 @@ def _hidden(exchange: Cost, backward: Cost, eta: Estimate, basis: Basis, note: s
     return Term(
         "exchange",
         "gradient exchange",
-        "hidden behind the backward",
+        HIDDEN,
         cost,
         "- min(eta AR, BW)",
         {"eta": eta.value, "AR": exchange.seconds, "BW": backward.seconds},

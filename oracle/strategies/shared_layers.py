@@ -91,7 +91,7 @@ def cut_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
                 "pack",
                 "redundant",
                 f"{operation} of {what}, of {each}",
-                _cutting(operation, cuts, model, division, costs),
+                cutting(operation, cuts, model, division, costs),
                 f"sum of {operation}(p shards, B' items delta) over {each}",
                 {"p": division.parts, "B'": division.local_batch, "sum of items": items},
             )
@@ -99,13 +99,14 @@ def cut_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
     return terms
 
 
-def _cutting(
+def cutting(
     operation: LoopOperation,
     cuts: list[CutLoop],
     model: ModelSpec,
     division: Division,
     costs: Costs,
 ) -> Cost:
+    """Of one operation on these tensors; 0 with a note if the machine has no such loop."""
     batch, parts = division.local_batch, division.parts
     each = model.items.activation_bytes * batch
     try:

@@ -17,10 +17,11 @@ def timeline_figure(events: Sequence[Event]) -> Figure:
     place = {row: number for number, row in enumerate(rows)}
     found = dict.fromkeys(event.kind for event in events)
     known = [kind for kind in KINDS if kind in found]
+    others = [kind for kind in found if kind not in KINDS]
     data: list[Figure] = []
-    for kind in [*known, *(kind for kind in found if kind not in KINDS)]:
+    for kind in [*known, *others]:
         of = [event for event in events if event.kind == kind]
-        number = KINDS.index(kind) if kind in KINDS else len(KINDS) + len(data)
+        number = KINDS.index(kind) if kind in KINDS else len(KINDS) + others.index(kind)
         data.append(
             {
                 "type": "bar",
@@ -29,6 +30,7 @@ def timeline_figure(events: Sequence[Event]) -> Figure:
                 "base": [1e3 * event.start_s for event in of],
                 "x": [1e3 * (event.stop_s - event.start_s) for event in of],
                 "y": [place[event.row] for event in of],
+                "width": 0.85,  # plotly would choose another for each kind
                 "text": [plot_text(event.label) for event in of],
                 "textposition": "none",
                 "hovertemplate": "%{text}: %{x:.4g} ms from %{base:.4g} ms<extra></extra>",

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calib.foundation.records import Estimate
-from calib.foundation.words import (
-    bytes_words,
-    counted,
-    number,
-    percent,
-    seconds_words,
-    several,
-    with_interval,
-)
+from calib.foundation.words import bytes_words, counted, number, percent, seconds_words, several
 from calib.reports.tables.cells import NONE, ms
 from calib.reports.tables.table import Table, in_columns
 from calib.training.traces.configuration import RunConfiguration
@@ -78,10 +70,10 @@ def _parts(run: TracedRun) -> Table:
     ]
     rows.append(["step", ms(run.step), _share(run.step, run.step), ""])
     remarks = []
-    if run.hidden is not None:
-        hidden = with_interval(*run.hidden.numbers, 100)
+    if run.talking.value > 0:
         remarks.append(
-            f"communication: {ms(run.talking)} ms of a step, of which computation hides {hidden}%"
+            f"communication: {ms(run.talking)} ms of a step, of which computation hides "
+            f"{ms(run.hidden)} ms, {percent(run.hidden.value / run.talking.value)}"
         )
     return Table(
         "Where the step went, mean over ranks and steps",
@@ -108,7 +100,7 @@ def _ranks(run: TracedRun) -> Table:
     columns, cells = in_columns(rows)
     remarks = ["came last: collectives for which others waited; by: how much of a step"]
     if len(run.ranks) > MOST_RANKS:
-        remarks.append(f"{len(run.ranks) - MOST_RANKS} more ranks, all faster: --json")
+        remarks.append(f"{len(run.ranks) - MOST_RANKS} more ranks, all faster: JSON has them")
     return Table("Ranks, the slowest first", columns, cells, numbers=columns, remarks=remarks)
 
 
@@ -119,7 +111,7 @@ def _collectives(run: TracedRun) -> Table:
     if any(one.with_waits for one in shown):
         remarks[0] += "; *: holds waits for ranks that are not compared"
     if len(run.collectives) > len(shown):
-        remarks.append(f"{len(run.collectives) - len(shown)} more, all shorter: --json")
+        remarks.append(f"{len(run.collectives) - len(shown)} more, all shorter: JSON has them")
     return Table(
         "Collectives",
         columns,
@@ -152,7 +144,7 @@ def _operators(run: TracedRun) -> Table:
     if len(run.operators) > len(shown):
         left = sum(one.seconds.value for one in run.operators[MOST_OPERATORS:])
         remarks.append(
-            f"{len(run.operators) - len(shown)} more take {seconds_words(left)} in all: --json"
+            f"{len(run.operators) - len(shown)} more take {seconds_words(left)} in all: JSON has them"
         )
     return Table(
         "Operators, the longest first",

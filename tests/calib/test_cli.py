@@ -49,12 +49,15 @@ schema: --list --all --output
 export: --to --output --ranks --bytes --nodes --cluster --library --execution --topology
     --calls --list --json
 env: --parameters --ranks --json
+explain: --model --parameters --strategy --overlap --batch-per-rank --batch --inner
+    --optimizer --execution --plot --timeline --json
 collective: -p --nodes --ranks-per-node --bytes --library --device --against --parameters --csv
     --plot --json
 predict: --model --strategy -p --inner --segments --schedule --boundaries --grid --split-until
     --overlap --sharded-optimizer --sequence-parallel --accumulate --optimizer --execution
     --samples --library --form --set
-    --batch-per-rank --batch-per-node --batch --parameters --output --csv --plot --explain --json
+    --batch-per-rank --batch-per-node --batch --parameters --output --csv --plot --chakra --explain
+    --json
 sweep: --models --strategies -p --inner --segments --schedule --boundaries --grid --split-until
     --overlap --sharded-optimizer --sequence-parallel --accumulate --optimizer --execution
     --samples --form --set
@@ -67,8 +70,8 @@ replay: --authors --holdout --logs --known --epochs --model --single-gpu --links
     --segments --samples --output --json
 train: --model --strategy -p --batch-per-rank --batch --accumulate --groups --inner --segments --schedule
     --boundaries --grid --split-until --overlap --sharded-optimizer --sequence-parallel --gradients
-    --plan --backend --execution --optimizer --sync-batch-norm --ddp --iterations --precision --seed
-    --output --launcher --env --hang-seconds --input --outputs --loss --train-function --json
+    --plan --backend --execution --optimizer --sync-batch-norm --ddp --iterations --precision --trace
+    --seed --output --launcher --env --hang-seconds --input --outputs --loss --train-function --json
 import-run: --output --model --strategy -p --batch --inner --segments --warmup --optimizer
     --execution --library --name --json
 report: --output --parameters --csv --markdown --junit --least-accuracy --history --no-history

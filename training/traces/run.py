@@ -81,8 +81,12 @@ class TracedRun(Record):
     configuration: RunConfiguration
     step: Estimate = Field(description="s, mean over ranks and steps")
     parts: list[PartTime]
+    phases: list[PartTime] = Field(
+        description="forward, backward, update, and what is between them; they add up to the step with "
+        "wire, waiting and input"
+    )
     talking: Estimate = Field(description="s of all communication in a step")
-    hidden: Estimate | None = Field(description="share of it that runs beside computation")
+    hidden: Estimate = Field(description="s of it that run beside computation")
     ranks: list[RankTime]
     operators: list[OperatorTime]
     collectives: list[CollectiveTime]
@@ -161,8 +165,12 @@ def traced_run(traces: Sequence[RankTrace]) -> TracedRun:
         configuration=configuration,
         step=mean_of(np.mean([split.whole for split in splits], axis=0)),
         parts=[PartTime(name=name, seconds=mean_of(mean[name])) for name in PARTS],
+        phases=[
+            PartTime(name=name, seconds=mean_of(np.mean([s.phases[name] for s in splits], axis=0)))
+            for name in splits[0].phases
+        ],
         talking=mean_of(talking),
-        hidden=mean_of(hidden / np.maximum(talking, 1e-12)) if talking.all() else None,
+        hidden=mean_of(hidden),
         ranks=times,
         operators=_operator_times(operators, at),
         collectives=_collective_times(together, set(steps)),
@@ -173,8 +181,10 @@ def traced_run(traces: Sequence[RankTrace]) -> TracedRun:
 
 def _at(split: Split, mine: NDArray[np.intp]) -> Split:
     """Some steps of a split."""
-    parts = {name: seconds[mine] for name, seconds in split.parts.items()}
-    return Split(split.whole[mine], parts, split.talking[mine], split.hidden[mine])
+    parts, phases = (
+        {name: seconds[mine] for name, seconds in of.items()} for of in (split.parts, split.phases)
+    )
+    return Split(split.whole[mine], parts, phases, split.talking[mine], split.hidden[mine])
 
 
 def mean_of(values: NDArray[np.float64]) -> Estimate:

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from calib.training.traces.events import OTHER
 from calib.training.traces.intervals import NONE, Starts, both, lengths_within, minus, union
 from calib.training.traces.joined import JoinedRanks
-from calib.training.traces.rank import INPUT, US, RankTrace
+from calib.training.traces.rank import INPUT, PHASES, US, RankTrace
 
 FORWARD = re.compile(r"forward", re.IGNORECASE)
+BETWEEN = "between"
 PARTS = ("computation", "wire", "waiting", "copies", "input", "host")
 
 
@@ -27,11 +28,13 @@ PARTS = ("computation", "wire", "waiting", "copies", "input", "host")
 class Split:
     """Seconds of each part in each step of a rank: arrays [steps]; they add up to `whole`.
 
-    `talking` is all communication, `hidden` what of it ran beside computation.
+    So do those of `phases` with wire, waiting and input: BETWEEN is what is in no phase. `talking` is
+    all communication, `hidden` what of it ran beside computation.
     """
 
     whole: NDArray[np.float64]
     parts: dict[str, NDArray[np.float64]]
+    phases: dict[str, NDArray[np.float64]]
     talking: NDArray[np.float64]
     hidden: NDArray[np.float64]
 
@@ -62,9 +65,15 @@ def split_of(trace: RankTrace, waiting: Starts) -> Split:
     parts = {name: lengths_within(of, windows) * US for name, of in sets.items()}
     whole = (windows[:, 1] - windows[:, 0]) * US
     parts["host"] = whole - sum(parts.values(), np.zeros(len(windows)))
+    beside = union(exposed, before)
+    phases = {
+        name: lengths_within(minus(trace.phases[name], beside), windows) * US for name in PHASES
+    }
+    others = [*phases.values(), parts["wire"], parts["waiting"], parts["input"]]
+    phases[BETWEEN] = whole - sum(others, np.zeros(len(windows)))
     talking = lengths_within(trace.talking, windows) * US
     hidden = lengths_within(both(trace.talking, computing), windows) * US
-    return Split(whole, parts, talking, hidden)
+    return Split(whole, parts, phases, talking, hidden)
 
 
 def _before_forward(trace: RankTrace) -> Starts:

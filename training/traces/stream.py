@@ -15,6 +15,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +29,12 @@ GZIP = b"\x1f\x8b"
 BLANK = re.compile(r"[ \t\r\n]*")  # all at once: a small gzip may hold gigabytes of it
 BETWEEN = re.compile(r"\}[ \t\r\n]*,[ \t\r\n]*(?=\{)")  # two events, or what looks like that
 TAIL = 1 << 14  # characters at the end of a piece in which its last event is looked for
+# what kineto writes before its events, or of its first ones
+KINETO = re.compile(
+    rb'"(schemaVersion|deviceProperties|distributedInfo)"\s*:'
+    rb'|"cat"\s*:\s*"(cpu_op|kernel|cuda_runtime|user_annotation|gpu_memcpy)"'
+)
+BEGINNING = 1 << 16  # bytes
 ONE_BY_ONE = 256  # values, before a piece is tried again
 
 Other = list[Any] | str | float | bool | None
@@ -143,6 +150,17 @@ class _JsonReader:
             return found
         return []
 
+    def values(self) -> Iterator[Any]:
+        """The values of an array, one by one."""
+        self.take("[")
+        if self.passed("]"):
+            return
+        while True:
+            yield self.value()
+            if self.passed("]"):
+                return
+            self.take(",")
+
     def pieces(self) -> Iterator[list[Event | Other]]:
         """The events of an array, and other values in it, in their order."""
         self.take("[")
@@ -175,31 +193,83 @@ def _event(value: Any) -> Event | Other:
     return msgspec.convert(value, Event)
 
 
-def read_trace(path: Path, take: Callable[[list[Event | Other]], None]) -> dict[str, Any]:
-    """Pass all events to `take`, some at a time; returns the other values (distributedInfo, ...).
-
-    Raises FileError: missing, not gzip, truncated, not JSON, no trace.
-    """
+@contextmanager
+def opened(path: Path, what: str) -> Iterator[IO[bytes]]:
+    """The bytes of a file, unpacked where it is gzipped. Raises FileError, also while they are read."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == GZIP
             raw.seek(0)
             binary: Any = gzip.GzipFile(fileobj=raw) if packed else raw
-            with io.TextIOWrapper(binary, encoding="utf-8", errors="replace") as stream:
-                return _read(_JsonReader(stream, path), take)
+            yield binary
     except FileNotFoundError as error:
-        raise FileError(f"trace {path} does not exist") from error
+        raise FileError(f"{what} {path} does not exist") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise FileError(f"trace {path} is truncated or not gzip ({error})") from error
+        raise FileError(f"{what} {path} is truncated or not gzip ({error})") from error
     except OSError as error:
-        raise FileError(f"cannot read the trace {path}: {error.strerror}") from error
+        raise FileError(f"cannot read the {what} {path}: {error.strerror}") from error
 
 
-def _read(reader: _JsonReader, take: Callable[[list[Event | Other]], None]) -> dict[str, Any]:
+def beginning(path: Path, nbytes: int) -> bytes:
+    """The first bytes of a file, unpacked; none of one that cannot be read."""
+    try:
+        with opened(path, "trace") as stream:
+            return stream.read(nbytes)
+    except FileError:
+        return b""
+
+
+def is_kineto(path: Path) -> bool:
+    """Whether a file that can be read begins as a trace of torch.profiler does."""
+    return KINETO.search(beginning(path, BEGINNING)) is not None
+
+
+def read_trace(path: Path, take: Callable[[list[Event | Other]], None]) -> dict[str, Any]:
+    """Pass all events to `take`, some at a time; returns the other values (distributedInfo, ...).
+
+    Raises FileError: missing, not gzip, truncated, not JSON, no trace.
+    """
+
+    def give(reader: _JsonReader) -> None:
+        for piece in reader.pieces():
+            take(piece)
+
+    return _read(path, give, "traceEvents", "trace of torch.profiler")
+
+
+def read_array(
+    path: Path, each: Callable[[dict[str, Any]], None], key: str, what: str
+) -> dict[str, Any]:
+    """Pass every object of the array at `key` to `each`; returns the other values.
+
+    Raises FileError as `read_trace`; `what` is what the file should be.
+    """
+
+    def give(reader: _JsonReader) -> None:
+        for value in reader.values():
+            if isinstance(value, dict):
+                each(value)
+
+    return _read(path, give, key, what)
+
+
+Give = Callable[[_JsonReader], None]
+
+
+def _read(path: Path, give: Give, wanted: str, what: str) -> dict[str, Any]:
+    """The values of a file's object, with the array at `wanted`, or the whole file, given away."""
+    with (
+        opened(path, "trace") as binary,
+        io.TextIOWrapper(binary, encoding="utf-8", errors="replace") as stream,
+    ):
+        return _values(_JsonReader(stream, path), give, wanted, what)
+
+
+def _values(reader: _JsonReader, give: Give, wanted: str, what: str) -> dict[str, Any]:
     about: dict[str, Any] = {}
     found = False
     if reader.peek() == "[":
-        _give(reader, take)
+        give(reader)
         return about
     reader.take("{")
     while not reader.passed("}"):
@@ -207,16 +277,11 @@ def _read(reader: _JsonReader, take: Callable[[list[Event | Other]], None]) -> d
             reader.take(",")
         key = reader.value()
         reader.take(":")
-        if key == "traceEvents" and reader.peek() == "[":
-            _give(reader, take)
+        if key == wanted and reader.peek() == "[":
+            give(reader)
             found = True
         else:
             about[str(key)] = reader.value()
     if not found:
-        raise reader.wrong("has no traceEvents: it is no trace of torch.profiler")
+        raise reader.wrong(f"has no {wanted}: it is no {what}")
     return about
-
-
-def _give(reader: _JsonReader, take: Callable[[list[Event | Other]], None]) -> None:
-    for piece in reader.pieces():
-        take(piece)

@@ -2,8 +2,8 @@
 
 A file is a series of TFRecords: 8 bytes of length, its masked CRC-32C, the data, and theirs. The data
 are a protobuf message Event: wall_time 1 (double), step 2 (varint), summary 5; a Summary has values 1,
-each with tag 1, simple_value 2 (float) and tensor 8. These few lines read it, as the tensorboard
-package brings its server, protobuf and gRPC along.
+each with tag 1, simple_value 2 (float) and tensor 8. Read by hand, as the tensorboard package brings its
+server, protobuf and gRPC along.
 
 References
 ----------
@@ -23,6 +23,7 @@ from statistics import median
 from typing import IO, NamedTuple
 
 from calib.foundation.errors import FileError
+from calib.foundation.protobuf import fields, signed
 from calib.training.importers.epochs.record import MOST_MARKS, EpochLog, Mark, log_of_marks
 
 FORMAT = "TensorBoard events"
@@ -31,7 +32,6 @@ CRC = struct.Struct("<I")
 LARGEST_EVENT = 1 << 20  # bytes; a larger one is an image or a graph, and passed over
 MOST_FILES = 1000
 MOST_BYTES = 1 << 40
-FIXED = {1: 8, 5: 4}  # bytes of protobuf's wire types that have no length
 VALIDATION = re.compile(r"(?<![a-z])(val|valid|validation|eval|evaluation|test|testing)(?![a-z])")
 INPUT = re.compile(r"(data|input|load(er|ing)?)[ _/.-]*(time|wait|stall|load(ing)?)s?(?![a-z])")
 EPOCH = "epoch"  # of Lightning: its value is the epoch
@@ -140,7 +140,7 @@ def event(data: bytes, path: Path) -> tuple[float, int, list[tuple[str, float]]]
             if number == 1 and isinstance(value, bytes):
                 (at,) = struct.unpack("<d", value)
             elif number == 2 and isinstance(value, int):
-                step = value - (1 << 64) * (value >> 63)
+                step = signed(value)
             elif number == 5 and isinstance(value, bytes):
                 scalars += [
                     scalar
@@ -181,41 +181,6 @@ def _tensor(data: bytes) -> float | None:
             if form and len(value) == struct.calcsize(form):
                 return float(struct.unpack(form, value)[0])
     return None
-
-
-def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, content) of a protobuf message: an int of a varint, else bytes. Raises ValueError."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        kind = key & 7
-        if kind == 0:
-            content, at = _varint(data, at)
-            yield key >> 3, content
-            continue
-        if kind == 2:
-            length, at = _varint(data, at)
-        elif kind in FIXED:
-            length = FIXED[kind]
-        else:
-            raise ValueError("unknown wire type")
-        if at + length > len(data):
-            raise ValueError("cut off")
-        yield key >> 3, data[at : at + length]
-        at += length
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    found = 0
-    for shift in range(0, 70, 7):
-        if at >= len(data):
-            break
-        byte = data[at]
-        at += 1
-        found |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return found & ((1 << 64) - 1), at
-    raise ValueError("a number without an end")
 
 
 def log_of_series(series: Series, begin_s: float, path: Path) -> EpochLog:
