@@ -49,7 +49,7 @@ def split(steps: int = 10, seed: int = 0, **seconds: float | Sequence[float]) ->
     noise = 1 + 0.01 * random.standard_normal(steps)
     parts = {name: np.broadcast_to(value, steps) * noise for name, value in mean.items()}
     whole = np.sum(list(parts.values()), axis=0)
-    return Split(whole, parts, parts["wire"] + parts["waiting"], np.zeros(steps))
+    return Split(whole, parts, {}, parts["wire"] + parts["waiting"], np.zeros(steps))
 
 
 def found(run: RunConfiguration, splits: Sequence[Split]) -> list[Fault]:

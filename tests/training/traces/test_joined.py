@@ -262,6 +262,8 @@ def test_of_any_run_on_a_common_clock(
         total = np.sum(list(split.parts.values()), axis=0)
         assert total == pytest.approx(split.whole, rel=1e-12)
         assert all(float(part.min()) >= -TIGHT for part in split.parts.values())
+        others = split.parts["wire"] + split.parts["waiting"] + split.parts["input"]
+        assert np.sum([*split.phases.values()], axis=0) + others == pytest.approx(split.whole)
         assert np.all(split.hidden <= split.talking + TIGHT)
         talked = split.parts["wire"] + split.parts["waiting"] + split.hidden
         assert talked == pytest.approx(split.talking, abs=TIGHT)

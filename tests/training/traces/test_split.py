@@ -19,6 +19,11 @@ def parts_of(split: Split, step: int = 0) -> dict[str, float]:
     return {name: round(split.parts[name][step] / US, 3) for name in PARTS}
 
 
+def phases_of(split: Split) -> dict[str, float]:
+    """The same of the phases of the first step."""
+    return {name: round(float(seconds[0]) / US, 3) for name, seconds in split.phases.items()}
+
+
 def kernel(lane: Lane, name: str, launch: float, start: float, stop: float, key: int) -> None:
     lane.add("cuda_runtime", "cudaLaunchKernel", launch, launch + 1, correlation=key)
     lane.add("kernel", name, start, stop, 20 if name == NCCL else 7, correlation=key)
@@ -46,6 +51,8 @@ def test_a_step_of_a_gpu(tmp_path: Path) -> None:
     assert split.talking.tolist() == pytest.approx([200 * US])
     assert split.hidden.tolist() == pytest.approx([70 * US])
     assert split.own.tolist() == pytest.approx([810 * US])
+    # launched in the forward, 1150-1350 and 1480-1600, with the gap between them, but for the wire
+    assert phases_of(split) == {"forward": 320, "backward": 0, "update": 0, "between": 490}
 
 
 def test_a_step_of_a_cpu(tmp_path: Path) -> None:
@@ -66,6 +73,9 @@ def test_a_step_of_a_cpu(tmp_path: Path) -> None:
     # from the beginning to the model's first operator
     assert parts_of(split) == expected | {"input": 100, "host": 1000 - 470 - 200 - 100}
     assert split.hidden.tolist() == pytest.approx([50 * US])
+    # 500-600 of the backward is all communication, as what is between it and the update up to 700
+    phases = {"forward": 200, "backward": 200, "update": 100, "between": 200}
+    assert phases_of(split) == phases
 
 
 def test_the_call_of_the_model_is_looked_for_in_each_step(tmp_path: Path) -> None:
