@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 from calib.foundation.records import Estimate
 from calib.foundation.words import bytes_words, counted, number, percent, seconds_words, several
@@ -13,6 +14,7 @@ from calib.training.traces.run import CollectiveTime, OperatorTime, TracedRun
 from calib.training.traces.shapes import tensors_in_words
 
 MOST_OPERATORS, MOST_COLLECTIVES, MOST_RANKS = 12, 16, 16
+LONGEST_NAME = 26  # characters in a line; wrapped beyond
 WHAT = {
     "computation": "the device computes",
     "wire": "communication that no computation hides",
@@ -71,10 +73,11 @@ def _parts(run: TracedRun) -> Table:
     rows.append(["step", ms(run.step), _share(run.step, run.step), ""])
     remarks = []
     if run.talking.value > 0:
-        remarks.append(
-            f"communication: {ms(run.talking)} ms of a step, of which computation hides "
-            f"{ms(run.hidden)} ms, {percent(run.hidden.value / run.talking.value)}"
-        )
+        remarks = [
+            f"communication: {ms(run.talking)} ms of a step",
+            f"of it computation hides {ms(run.hidden)} ms, "
+            f"{percent(run.hidden.value / run.talking.value)}",
+        ]
     return Table(
         "Where the step went, mean over ranks and steps",
         ["part", "ms", "share", "what"],
@@ -159,13 +162,19 @@ def _operators(run: TracedRun) -> Table:
 def _operator(of: OperatorTime, total: float) -> dict[str, str]:
     return {
         "phase": of.phase,
-        "operator": of.name.removeprefix("aten::"),
+        "operator": _breakable(of.name.removeprefix("aten::")),
         "shapes": several([tensors_in_words([s]) for s in _tensors(of.shapes)], 2) or NONE,
         "type": of.dtype or NONE,
         "calls": number(of.calls),
         "ms": ms(of.seconds),
         "share": percent(of.seconds.value / total) if total else NONE,
     }
+
+
+def _breakable(name: str) -> str:
+    """A name that a table can break after an underscore, where it is long."""
+    lines = wrap(name.replace("_", "_ "), LONGEST_NAME)
+    return " ".join(line.replace("_ ", "_") for line in lines)
 
 
 def _tensors(shapes: Sequence[object]) -> list[object]:
