@@ -270,6 +270,18 @@ def test_strategies(
     assert run.micro_batches == (2 if found == "pipeline" else 1)
 
 
+def test_a_backward_that_an_update_interrupts_is_one_micro_batch(tmp_path: Path) -> None:
+    """As of optimizers that update each parameter as soon as it has its gradient."""
+    lane = Lane()
+    lane.add("user_annotation", "ProfilerStep#0", 0, 1000)
+    lane.add("cpu_op", "aten::linear", 10, 110, **{"Sequence number": 1})
+    for at in (200.0, 400.0, 600.0):
+        lane.add("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", at, at + 100)
+        lane.add("user_annotation", "Optimizer.step#SGD.step", at + 120, at + 150)
+    lane.read(tmp_path / "t.json")
+    assert read_run([tmp_path / "t.json"]).configuration.micro_batches == 1
+
+
 def test_buckets_and_what_is_exchanged(tmp_path: Path) -> None:
     run = strategy(tmp_path, ("backward", "allreduce", 300), ("backward", "allreduce", 100))
     assert run.buckets is not None

@@ -132,7 +132,8 @@ def test_small_buckets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exchanged", "times"), [(2000, 2), (2001, 2), (3000, 3), (1500, 0), (1000, 0), (1030, 0)]
+    ("exchanged", "times"),
+    [(2000, 2), (2001, 2), (3000, 3), (1500, 0), (1000, 0), (1030, 0), (2500, 0)],
 )
 def test_gradients_that_are_exchanged_twice(exchanged: int, times: int) -> None:
     faults = found(run_of(exchanged_items=exchanged), good())

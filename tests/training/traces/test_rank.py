@@ -70,6 +70,35 @@ def test_steps_that_cannot_be(tmp_path: Path, steps: list[tuple[int, int]], word
         lane.read(tmp_path / "t.json")
 
 
+def test_phases_of_a_cpu(tmp_path: Path) -> None:
+    """Gaps within a phase are of it; what autograd records after the last backward is no forward."""
+    lane = Lane()
+    for number in range(2):
+        at = 1000.0 * number
+        recorded = {"Sequence number": 1}
+        lane.add("user_annotation", f"ProfilerStep#{number}", at, at + 1000)
+        lane.add("user_annotation", "enumerate(DataLoader)#_Single", at + 10, at + 50)
+        lane.add("cpu_op", "aten::stack", at + 20, at + 40, **recorded)
+        lane.add("cpu_op", "aten::linear", at + 100, at + 150, **recorded)
+        lane.add("cpu_op", "aten::relu", at + 160, at + 200, **recorded)
+        lane.add("cpu_op", "aten::linear", at + 210, at + 220, 5, **recorded)  # another thread's
+        for start in (300, 400):
+            node = "autograd::engine::evaluate_function: AddmmBackward0"
+            lane.add("cpu_op", node, at + start, at + start + 50)
+        lane.add("user_annotation", "Optimizer.step#SGD.step", at + 500, at + 550)
+        lane.add("user_annotation", "Optimizer.zero_grad#SGD.zero_grad", at + 560, at + 570)
+        lane.add("cpu_op", "aten::item", at + 700, at + 800, **recorded)
+    trace = lane.read(tmp_path / "t.json")
+    expected = {"forward": 100, "backward": 150, "update": 70}
+    assert trace.phase_s == {
+        name: pytest.approx([us * 1e-6] * 2, abs=NANOSECONDS) for name, us in expected.items()
+    }
+    assert (trace.seconds(trace.phases["input"]), trace.exposed_s) == (
+        pytest.approx([40e-6] * 2, abs=NANOSECONDS),
+        [0.0, 0.0],
+    )
+
+
 def test_blanks_are_passed_many_at_once(tmp_path: Path) -> None:
     """64 MB of them in 64 kB: a step of Python for each would be 6.7e7 lines."""
     path = tmp_path / "t.json.gz"

@@ -41,6 +41,7 @@ def test_a_step_of_a_gpu(tmp_path: Path) -> None:
     kernel(lane, NCCL, 1140, 1300, 1500, 3)  # 50 us beside the gemm
     kernel(lane, "tail", 1150, 1480, 1600, 4)  # 20 us beside NCCL
     lane.add("gpu_memcpy", "Memcpy DtoH", 1550, 1700, 8)  # 50 us beside the kernel
+    lane.add("gpu_memcpy", "Memcpy HtoD", 1400, 1450, 8)  # beside NCCL alone
     trace = lane.read(tmp_path / "t.json")
     split = split_of(trace, np.array([[1290.0, 1400.0]]) - trace.base_us)
     # computation 1150-1350, 1480-1600; NCCL alone 1350-1480, of which 1350-1400 waits; copies 1060-1110
