@@ -45,6 +45,7 @@ TRACE = (
     "import-run {} -o out/run.jsonl --model m --strategy serial --batch 8 --json",
     "import-run {} -o out/run.jsonl --model m --strategy data --batch 8 -p 2",
 )
+EXPLAIN = ("explain {}", "explain {} --json", "explain {} --timeline out/timeline.json")
 REPLAY = ("replay runs.csv --json", "replay runs.csv --authors", "replay runs.csv --authors --json")
 TABLES = ("runs.csv", "abci_alpha_beta_used.csv", "abci_single_gpu.csv")
 
@@ -151,6 +152,7 @@ READERS = (
     Reader("rows.jsonl", JSONL, ("import-run {} -o out --json",), weight=2),
     Reader("trace.json", JSON, TRACE),
     Reader("trace.json.gz", partial(by.gzipped, inside=by.document), TRACE, weight=2),
+    Reader("traced.json", JSON, EXPLAIN, exits=(1,)),
     *(Reader(name, TEXT, REPLAY, TABLES, weight=2) for name in TABLES),
     Reader("fig2.csv", TEXT, ("replay fig2.csv --json",), TABLES, weight=1),
     Reader("trainings.csv", TEXT, ("replay {} --logs nccl.log --json",), ("nccl.log",), weight=1),

@@ -17,6 +17,7 @@ from tests.helpers.words import words_of
 from tests.microbench.importers.made.every import MADE
 from tests.oracle.handmade import machine, mlp
 from tests.reports.history_entries import accuracy, check, entry
+from tests.training.traces.made_traces import document
 
 from calib.microbench.records.manifest import CaseEnd
 from calib.microbench.records.parts import write_part
@@ -142,6 +143,7 @@ def _of_others(home: Path) -> None:
     trace = json.dumps({"traceEvents": STEPS})
     (home / "trace.json").write_text(trace)
     (home / "trace.json.gz").write_bytes(gzip.compress(trace.encode(), mtime=0))
+    (home / "traced.json").write_text(json.dumps(document()))
     (home / "abci_alpha_beta_used.csv").write_text(LINKS)
     (home / "abci_single_gpu.csv").write_text(SINGLE)
     (home / "runs.csv").write_text(HEAD + ROW + ROW.replace(",16,", ",32,"))

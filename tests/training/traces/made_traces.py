@@ -199,3 +199,48 @@ def described(name: str, items: int, dtype: str, ranks: Sequence[int]) -> dict[s
         "Process Group Name": "-".join(map(str, ranks)),
         "Process Group Ranks": str(list(ranks)),
     }
+
+
+def document(rank: int = 0, ranks: int = 2) -> dict[str, Any]:
+    """A trace of a GPU with something of all that is read."""
+    lane = Lane()
+    types = {"Input type": ["float", "float", "float"]}
+    for number in range(3):
+        at = 1000.0 * number
+        lane.add("user_annotation", f"ProfilerStep#{number}", at, at + 1000)
+        lane.add("user_annotation", "enumerate(DataLoader)#_Single", at + 2, at + 10)
+        dims = {"Input Dims": [[8, 64], [10, 64], [10]], **types}
+        lane.add("cpu_op", "aten::linear", at + 20, at + 80, **{"Sequence number": 5}, **dims)
+        dims = {"Input Dims": [[10], [8, 64], [64, 10]], **types}
+        lane.add("cpu_op", "aten::addmm", at + 30, at + 70, **{"Sequence number": 5}, **dims)
+        node = "autograd::engine::evaluate_function: AddmmBackward0"
+        lane.add("cpu_op", node, at + 100, at + 200, 2)
+        dims = {"Input Dims": [[10, 64]], "Input type": ["float"]}
+        lane.add("cpu_op", "torch::autograd::AccumulateGrad", at + 190, at + 195, 2, **dims)
+        said = described("allreduce", 640, "Float", [0, 1])
+        lane.add("cpu_op", "record_param_comms", at + 150, at + 160, 2, **said)
+        lane.add("user_annotation", "Optimizer.step#SGD.step", at + 300, at + 350)
+        work = [
+            ("kernel", "sgemm", 40, 150, 300, 1),
+            ("kernel", "backward", 110, 320, 520, 2),
+            ("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 155, 500, 660 + rank, 2),
+            ("gpu_memcpy", "Memcpy HtoD", 22, 90, 100, 1),
+        ]
+        for n, (cat, name, launch, start, stop, tid) in enumerate(work):
+            key = 100 * number + n
+            called = at + launch
+            lane.add("cuda_runtime", "cudaLaunchKernel", called, called + 2, tid, correlation=key)
+            lane.add(cat, name, at + start, at + stop, 7, correlation=key)
+    return {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}],
+        "distributedInfo": {
+            "backend": "nccl",
+            "rank": rank,
+            "world_size": ranks,
+            "pg_config": [{"ranks": [0, 1]}],
+        },
+        "host_name": "node1",
+        "baseTimeNanoseconds": 1_700_000_000_000_000_000,
+        "traceEvents": lane.events,
+    }
