@@ -21,6 +21,7 @@ SLOWER, STALLED, EXPOSED = 0.05, 0.05, 0.05
 BUCKET_NBYTES = 25 << 20
 WHOLE = 0.05  # how far from a whole number the exchanges of a gradient may be
 LEAST_STEPS, MANY = 3, 20
+TRIMMED = 0.2  # of the steps, at either end
 
 
 class Fault(Record):
@@ -40,31 +41,54 @@ def faults_of(run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[in
 
 
 def _slow(run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[int]) -> list[Fault]:
-    """The rank whose own work takes longer than the others', step by step."""
+    """The rank whose own work takes longer than the others', but for a few steps.
+
+    Steps are compared one by one: what disturbs all ranks alike is in none of these differences.
+    """
     if len(splits) < 2:
         return []
     own = np.array([split.own for split in splits])
-    at = int(own.mean(axis=1).argmax())
+    at = int(np.median(own, axis=1).argmax())
     others = np.median(np.delete(own, at, axis=0), axis=0)
-    excess = own[at] - others
-    by = float(excess.mean())
-    if len(excess) < LEAST_STEPS or by - half_width(excess) <= SLOWER * float(others.mean()):
+    if len(others) < LEAST_STEPS:
+        return []
+    by, half = _trimmed_mean(own[at] - others)
+    usual = float(np.median(others))
+    if by - half <= SLOWER * usual:
         return []
     words = (
-        f"rank {ranks[at]} needs {percent(by / float(others.mean()))} longer for its own work than the "
+        f"rank {ranks[at]} needs {percent(by / usual)} longer for its own work than the "
         f"other{'s' if len(splits) > 2 else ''}: {seconds_words(by)} of a step, for which they wait"
     )
     kind = "unequal stages" if run.strategy == "pipeline" else "slow rank"
     return [Fault(kind=kind, rank=ranks[at], seconds=by, says=words)]
 
 
-def half_width(values: NDArray[np.float64]) -> float:
-    """Half of the 95% interval of the mean of values in order of time (Student's t).
+def _trimmed_mean(values: NDArray[np.float64]) -> tuple[float, float]:
+    """The mean without the lowest and highest fifth, and half of its 95% interval.
 
-    Of many values, those that autocorrelation leaves count; that of a few cannot be told.
+    One long step widens the interval of a mean until it says nothing; the median's is wide at once. The
+    interval is that of winsorized values (Tukey and McLaughlin, Sankhya A 25, 1963).
     """
+    n, cut = len(values), int(TRIMMED * len(values))
+    ordered = np.sort(values)
+    kept = (n - 2 * cut) / n
+    spread = float(np.clip(values, ordered[cut], ordered[n - 1 - cut]).std(ddof=1))
+    number = _independent(values)
+    freedom = max(kept * number - 1, 1)
+    half = float(student.ppf(0.975, freedom)) * spread / (kept * math.sqrt(number))
+    return float(ordered[cut : n - cut].mean()), half
+
+
+def _independent(values: NDArray[np.float64]) -> int:
+    """How many count as independent, of many values in order of time; of a few nobody can tell."""
     n = len(values)
-    n = max(effective_number(values.tolist()), 2) if n >= MANY else n
+    return max(effective_number(values.tolist()), 2) if n >= MANY else n
+
+
+def half_width(values: NDArray[np.float64]) -> float:
+    """Half of the 95% interval of the mean of values in order of time (Student's t)."""
+    n = _independent(values)
     return float(student.ppf(0.975, n - 1)) * float(values.std(ddof=1)) / math.sqrt(n)
 
 
