@@ -1,7 +1,7 @@
 """Where the time of real GPU traces went, by HolisticTraceAnalysis (Meta) and by us.
 
-HTA divides the time from the first kernel to the last: computation, other work of the GPU, none; and says
-which share of communication runs beside computation.
+HTA divides the time from the first kernel to the last: computation, other work of the GPU, none; and
+says which share of communication runs beside computation.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers.published import DATA, needs_data
 
 from calib.training.traces.intervals import NONE, union
 from calib.training.traces.rank import read_rank
 from calib.training.traces.split import split_of
-from tests.helpers.published import DATA, needs_data
 
-# kernels, us: from first to last, computation, other work, none; communication beside computation, %.
-# HTA 0.5.0's get_temporal_breakdown and get_comm_comp_overlap with HTA_DISABLE_NS_ROUNDING=1 of one trace,
-# without its last step, as is its default, and with it (include_last_profiler_step)
+# kernels, us: from first to last, computation, other work, none; communication that is hidden, %. From
+# HTA 0.5.0's get_temporal_breakdown and get_comm_comp_overlap with HTA_DISABLE_NS_ROUNDING=1, without
+# a trace's last step, as is its default, and with it (include_last_profiler_step)
 HTA = {
     ("ddp_2gpu_rank0", False): (435587.56, 76935.83, 22232.02, 336419.71, 14.76),
     ("ddp_2gpu_rank0", True): (660551.01, 115655.85, 41844.17, 503050.99, 15.61),
@@ -28,7 +28,7 @@ HTA = {
     ("sampled_128gpu_rank1", False): (600674, 135548, 136455, 328671, 20.05),
     ("sampled_128gpu_rank1", True): (1231186, 271973, 308077, 651136, 19.93),
 }
-# nanosecond times are rounded to microseconds, inwards, unless HTA is told not to: 1% of the time at most
+# times in nanoseconds are rounded to microseconds, inwards, unless HTA is told not to
 ROUNDED = 0.01
 TRACES = DATA / "traces"
 pytestmark = needs_data
