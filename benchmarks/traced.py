@@ -24,6 +24,7 @@ from benchmarks.profiled import TRACED, WARM_UP
 from calib.foundation.environment import THREADS_VARIABLE
 
 PROGRAM = "ddp_mistakes"
+BATCHES = {"mlp": 16, "cnn": 10}  # of a rank: steps of some 50 ms
 # the kind of fault, whether it is one rank's, and the models in which it is felt: more samples take time
 # in the cnn, whose weights are few; gradients in the mlp, which has 38 MiB of them
 CONDITIONS = {
@@ -44,8 +45,9 @@ def traces(folder: Path, condition: str, number: int) -> list[Path]:
         return paths
     folder.mkdir(parents=True, exist_ok=True)
     models = CONDITIONS[condition][2]
+    model = models[number // RANKS % len(models)]
     mistake = "none" if condition == "good" else condition
-    words = [models[number // RANKS % len(models)], "--steps", str(WARM_UP + TRACED + 1)]
+    words = [model, "--batch", str(BATCHES[model]), "--steps", str(WARM_UP + TRACED + 1)]
     words += ["--mistake", mistake, "--at", str(number % RANKS)]
     line = [sys.executable, *TORCHRUN, "-m", "benchmarks.profiled", str(folder), PROGRAM, *words]
     done = subprocess.run(

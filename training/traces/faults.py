@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from calib.foundation.records import Record
-from calib.foundation.statistics import effective_number
+from calib.foundation.statistics import binomial_at_most, effective_number
 from calib.foundation.words import bytes_words, percent, seconds_words
 from calib.training.traces.configuration import RunConfiguration
 from calib.training.traces.split import Split
@@ -20,8 +20,7 @@ SLOWER, STALLED, EXPOSED = 0.05, 0.05, 0.05
 # PyTorch's own bucket is 25 MiB (torch.nn.parallel.DistributedDataParallel); its first is smaller
 BUCKET_NBYTES = 25 << 20
 WHOLE = 0.05  # how far from a whole number the exchanges of a gradient may be
-LEAST_STEPS, MANY = 3, 20
-TRIMMED = 0.2  # of the steps, at either end
+LEAST_STEPS, FEW, MANY = 3, 6, 20
 
 
 class Fault(Record):
@@ -41,7 +40,7 @@ def faults_of(run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[in
 
 
 def _slow(run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[int]) -> list[Fault]:
-    """The rank whose own work takes longer than the others', but for a few steps.
+    """The rank whose own work takes longer than the others' in most steps.
 
     Steps are compared one by one: what disturbs all ranks alike is in none of these differences.
     """
@@ -52,10 +51,10 @@ def _slow(run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[int]) 
     others = np.median(np.delete(own, at, axis=0), axis=0)
     if len(others) < LEAST_STEPS:
         return []
-    by, half = _trimmed_mean(own[at] - others)
-    usual = float(np.median(others))
-    if by - half <= SLOWER * usual:
+    excess, usual = own[at] - others, float(np.median(others))
+    if not _usually_above(excess, SLOWER * usual):
         return []
+    by = float(np.median(excess))
     words = (
         f"rank {ranks[at]} needs {percent(by / usual)} longer for its own work than the "
         f"other{'s' if len(splits) > 2 else ''}: {seconds_words(by)} of a step, for which they wait"
@@ -64,31 +63,27 @@ def _slow(run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[int]) 
     return [Fault(kind=kind, rank=ranks[at], seconds=by, says=words)]
 
 
-def _trimmed_mean(values: NDArray[np.float64]) -> tuple[float, float]:
-    """The mean without the lowest and highest fifth, and half of its 95% interval.
+def _usually_above(values: NDArray[np.float64], level: float) -> bool:
+    """Whether the median of values in order of time is above a level, with 95% confidence.
 
-    One long step widens the interval of a mean until it says nothing; the median's is wide at once. The
-    interval is that of winsorized values (Tukey and McLaughlin, Sankhya A 25, 1963).
+    A sign test, because one long step tells nothing and would widen the interval of a mean; of as many
+    values as autocorrelation leaves of "is above the level". Of few values it is the mean's interval.
     """
-    n, cut = len(values), int(TRIMMED * len(values))
-    ordered = np.sort(values)
-    kept = (n - 2 * cut) / n
-    spread = float(np.clip(values, ordered[cut], ordered[n - 1 - cut]).std(ddof=1))
-    number = _independent(values)
-    freedom = max(kept * number - 1, 1)
-    half = float(student.ppf(0.975, freedom)) * spread / (kept * math.sqrt(number))
-    return float(ordered[cut : n - cut].mean()), half
-
-
-def _independent(values: NDArray[np.float64]) -> int:
-    """How many count as independent, of many values in order of time; of a few nobody can tell."""
     n = len(values)
-    return max(effective_number(values.tolist()), 2) if n >= MANY else n
+    if n < FEW:
+        return float(values.mean()) - half_width(values) > level
+    number = max(effective_number(values.tolist(), level), 1)
+    below = -(-int(np.sum(values <= level)) * number // n)
+    return binomial_at_most(below, number, 0.5) <= 0.025
 
 
 def half_width(values: NDArray[np.float64]) -> float:
-    """Half of the 95% interval of the mean of values in order of time (Student's t)."""
-    n = _independent(values)
+    """Half of the 95% interval of the mean of values in order of time (Student's t).
+
+    Of many values, those that autocorrelation leaves count; that of a few cannot be told.
+    """
+    n = len(values)
+    n = max(effective_number(values.tolist()), 2) if n >= MANY else n
     return float(student.ppf(0.975, n - 1)) * float(values.std(ddof=1)) / math.sqrt(n)
 
 

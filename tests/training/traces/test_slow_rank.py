@@ -72,6 +72,21 @@ def test_a_slow_rank_is_named_whatever_a_few_steps_took() -> None:
     assert fault.rank == 1
 
 
+def test_a_slow_rank_is_named_though_it_is_not_always_as_slow() -> None:
+    """First by 15%, then by 60%: of how slow two values tell little, of whether it is slow all 30."""
+    own = noisy(6)
+    own[1, :15] *= 1.15
+    own[1, 15:] *= 1.6
+    (fault,) = named(own)
+    assert fault.rank == 1
+
+
+def test_a_rank_that_was_slow_for_some_time_alone_is_not_named() -> None:
+    own = noisy(7)
+    own[1, 10:] *= 1.3
+    assert named(own) == [], "two thirds of the steps, all together: it may have been a neighbour"
+
+
 @pytest.mark.parametrize("disturbed", [1, 3, 5])
 def test_a_rank_that_is_disturbed_in_a_few_steps_is_not_slow(disturbed: int) -> None:
     own = noisy(3)
@@ -92,14 +107,14 @@ def test_equal_ranks_are_not_named() -> None:
 
 
 def test_neighbours_that_come_and_go_are_rarely_taken_for_a_slow_rank() -> None:
-    """Noise with a memory of some steps (autocorrelation 0.7, 10% of a step) in 300 runs: at most 5%."""
+    """Noise with a memory of some steps (autocorrelation 0.7, 10% of a step) in 300 runs: in 3%."""
     wrong = 0
     for seed in range(300):
         noise = np.random.default_rng(seed).standard_normal((2, STEPS))
         for step in range(1, STEPS):
             noise[:, step] = 0.7 * noise[:, step - 1] + np.sqrt(1 - 0.7**2) * noise[:, step]
         wrong += bool(named(0.05 * (1.0 + 0.1 * noise)))
-    assert wrong <= 15
+    assert wrong <= 10
 
 
 def test_three_steps_that_agree_are_enough_and_two_are_not() -> None:
