@@ -36,7 +36,9 @@ RUN = RunConfiguration(
 def named(own: NDArray[np.float64], strategy: str = "data") -> list[Fault]:
     """What is said of ranks whose own work takes so long: [ranks, steps], s."""
     none = np.zeros(own.shape[1])
-    splits = [Split(x, dict.fromkeys(PARTS, none) | {"computation": x}, none, none) for x in own]
+    splits = [
+        Split(x, dict.fromkeys(PARTS, none) | {"computation": x}, {}, none, none) for x in own
+    ]
     run = RUN.model_copy(update={"strategy": strategy})
     return faults_of(run, splits, range(len(own)))
 
