@@ -86,18 +86,19 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
     return ordered[ranks[0]], ordered[ranks[1]]
 
 
-def effective_number(values: Sequence[float]) -> int:
+def effective_number(values: Sequence[float], level: float | None = None) -> int:
     """How many independent values would say as much about the median as these, in order of time.
 
     n / (1 + 2 sum r_k) over the lags k before the first whose r_k is not positive (the initial
     positive sequence of Geyer, Statistical Science 7, 1992), where r_k is the autocorrelation of
     "lies above the median": that, not the values themselves, is what the interval of a median
     rests on (Heidelberger and Lewis, Operations Research 32, 1984), and outliers do not bend it.
+    With a `level`, as many say as much about whether the median lies above it.
     """
     n = len(values)
     if n < 2:
         return n
-    middle = median(values)
+    middle = median(values) if level is None else level
     above = [1.0 if value > middle else 0.0 for value in values]
     mean = sum(above) / n
     signs = [value - mean for value in above]

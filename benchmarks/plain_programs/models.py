@@ -67,13 +67,18 @@ MODELS: dict[str, Callable[[], nn.Sequential]] = {"cnn": cnn, "mlp": mlp}
 CUTS = {"cnn": 6, "mlp": 3}
 
 
-def arguments() -> argparse.Namespace:
+def parser() -> argparse.ArgumentParser:
     """The options of every script; --batch is that of a rank."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model", choices=MODELS)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=60)
-    return parser.parse_args()
+    words = argparse.ArgumentParser()
+    words.add_argument("model", choices=MODELS)
+    words.add_argument("--batch", type=int, default=32)
+    words.add_argument("--steps", type=int, default=60)
+    return words
+
+
+def arguments() -> argparse.Namespace:
+    """What a script was given."""
+    return parser().parse_args()
 
 
 def batches(steps: int, batch: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:

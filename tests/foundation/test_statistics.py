@@ -142,6 +142,8 @@ def test_effective_number_of_cases_worked_out_by_hand() -> None:
     assert effective_number([1.0, 2.0] * 10) == 20, "an alternation is no lack of information"
     # 8 low, then 8 high: the products at lags 0..5 are (16 - 3k)/4 = 4, 3.25, 2.5, 1.75, 1, 0.25
     assert effective_number([1.0] * 8 + [2.0] * 8) == int(16 / (1 + 2 * 8.75 / 4)) == 2
+    levels = (1.5, 0.5, 2.0)  # one between them, one below and one above all
+    assert [effective_number([1.0] * 8 + [2.0] * 8, level) for level in levels] == [2, 16, 16]
     one_outlier = [1.0 + i / 100 for i in (3, 1, 4, 0, 5, 2, 6, 7)]
     assert effective_number([*one_outlier[:-1], 1e9]) == effective_number(one_outlier)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from calib.foundation.records import Record
-from calib.foundation.statistics import effective_number
+from calib.foundation.statistics import binomial_at_most, effective_number
 from calib.foundation.words import bytes_words, percent, seconds_words
 from calib.training.traces.configuration import RunConfiguration
 from calib.training.traces.split import Split
@@ -20,7 +20,7 @@ SLOWER, STALLED, EXPOSED = 0.05, 0.05, 0.05
 # PyTorch's own bucket is 25 MiB (torch.nn.parallel.DistributedDataParallel); its first is smaller
 BUCKET_NBYTES = 25 << 20
 WHOLE = 0.05  # how far from a whole number the exchanges of a gradient may be
-LEAST_STEPS, MANY = 3, 20
+LEAST_STEPS, FEW, MANY = 3, 6, 20
 
 
 class Fault(Record):
@@ -40,16 +40,21 @@ def faults_of(run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[in
 
 
 def _slow(run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[int]) -> list[Fault]:
-    """The rank whose own work takes longer than the others', step by step."""
+    """The rank whose own work takes longer than the others' in most steps.
+
+    Steps are compared one by one: what disturbs all ranks alike is in none of these differences.
+    """
     if len(splits) < 2:
         return []
     own = np.array([split.own for split in splits])
-    at = int(own.mean(axis=1).argmax())
+    at = int(np.median(own, axis=1).argmax())
     others = np.median(np.delete(own, at, axis=0), axis=0)
-    excess = own[at] - others
-    by, usual = float(excess.mean()), float(others.mean())
-    if len(excess) < LEAST_STEPS or by - half_width(excess) <= SLOWER * usual:
+    if len(others) < LEAST_STEPS:
         return []
+    excess, usual = own[at] - others, float(np.median(others))
+    if not _usually_above(excess, SLOWER * usual):
+        return []
+    by = float(np.median(excess))
     longer = f"{percent(by / usual)} longer" if usual > 0 else "longer"
     words = (
         f"rank {ranks[at]} needs {longer} for its own work than the "
@@ -57,6 +62,20 @@ def _slow(run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[int]) 
     )
     kind = "unequal stages" if run.strategy == "pipeline" else "slow rank"
     return [Fault(kind=kind, rank=ranks[at], seconds=by, says=words)]
+
+
+def _usually_above(values: NDArray[np.float64], level: float) -> bool:
+    """Whether the median of values in order of time is above a level, with 95% confidence.
+
+    A sign test, because one long step tells nothing and would widen the interval of a mean; of as many
+    values as autocorrelation leaves of "is above the level". Of few values it is the mean's interval.
+    """
+    n = len(values)
+    if n < FEW:
+        return float(values.mean()) - half_width(values) > level
+    number = max(effective_number(values.tolist(), level), 1)
+    below = -(-int(np.sum(values <= level)) * number // n)
+    return binomial_at_most(below, number, 0.5) <= 0.025
 
 
 def half_width(values: NDArray[np.float64]) -> float:
