@@ -69,7 +69,7 @@ def named(paths: list[Path]) -> tuple[Named, list[str]]:
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         sys.exit(done.stderr)
-    faults = json.loads(done.stdout)["faults"]
+    faults = json.loads(done.stdout)["run"]["faults"]
     return {(x["kind"], x["rank"]) for x in faults}, [f"{x['kind']}: {x['says']}" for x in faults]
 
 

@@ -21,6 +21,8 @@ SLOWER, STALLED, EXPOSED = 0.05, 0.05, 0.05
 BUCKET_NBYTES = 25 << 20
 WHOLE = 0.05  # how far from a whole number the exchanges of a gradient may be
 LEAST_STEPS, FEW, MANY = 3, 6, 20
+FAST = 0.25  # the quantile of a rank's steps that little disturbs
+DRAWS, BLOCK = 1000, 5  # of the bootstrap
 
 
 class Fault(Record):
@@ -40,21 +42,26 @@ def faults_of(run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[in
 
 
 def _slow(run: RunConfiguration, splits: Sequence[Split], ranks: Sequence[int]) -> list[Fault]:
-    """The rank whose own work takes longer than the others' in most steps.
+    """The rank whose own work takes longer than the others', in most steps or in its fast ones.
 
-    Steps are compared one by one: what disturbs all ranks alike is in none of these differences.
+    Steps are compared one by one, as what disturbs all ranks alike is in none of these differences; and
+    ranks by the quartile of their fast steps, which what disturbs one of them now and then leaves alone.
     """
     if len(splits) < 2:
         return []
     own = np.array([split.own for split in splits])
+    if own.shape[1] < LEAST_STEPS:
+        return []
     at = int(np.median(own, axis=1).argmax())
     others = np.median(np.delete(own, at, axis=0), axis=0)
-    if len(others) < LEAST_STEPS:
-        return []
     excess, usual = own[at] - others, float(np.median(others))
-    if not _usually_above(excess, SLOWER * usual):
-        return []
     by = float(np.median(excess))
+    if not _usually_above(excess, SLOWER * usual):
+        at = int(np.quantile(own, FAST, axis=1).argmax())
+        if not _slow_undisturbed(own, at):
+            return []
+        usual = float(np.median(np.delete(np.quantile(own, FAST, axis=1), at)))
+        by = float(np.quantile(own[at], FAST)) - usual
     longer = f"{percent(by / usual)} longer" if usual > 0 else "longer"
     words = (
         f"rank {ranks[at]} needs {longer} for its own work than the "
@@ -76,6 +83,22 @@ def _usually_above(values: NDArray[np.float64], level: float) -> bool:
     number = max(effective_number(values.tolist(), level), 1)
     below = -(-int(np.sum(values <= level)) * number // n)
     return binomial_at_most(below, number, 0.5) <= 0.025
+
+
+def _slow_undisturbed(own: NDArray[np.float64], at: int) -> bool:
+    """Whether a rank's fast steps are longer than the others', with 99% confidence.
+
+    By a bootstrap of blocks of consecutive steps, the same of all ranks (Kuensch, Annals of Statistics
+    17, 1989): disturbances last for some steps.
+    """
+    n = own.shape[1]
+    if n < MANY:
+        return False
+    starts = np.random.default_rng(0).integers(0, n, size=(DRAWS, -(-n // BLOCK)))
+    steps = (starts[:, :, None] + np.arange(BLOCK)).reshape(DRAWS, -1)[:, :n] % n
+    fast = np.quantile(own[:, steps], FAST, axis=2)
+    others = np.median(np.delete(fast, at, axis=0), axis=0)
+    return float(np.quantile(fast[at] - (1 + SLOWER) * others, 0.01)) > 0
 
 
 def half_width(values: NDArray[np.float64]) -> float:

@@ -109,14 +109,26 @@ def test_equal_ranks_are_not_named() -> None:
 
 
 def test_neighbours_that_come_and_go_are_rarely_taken_for_a_slow_rank() -> None:
-    """Noise with a memory of some steps (autocorrelation 0.7, 10% of a step) in 300 runs: in 3%."""
+    """Noise with a memory of some steps (autocorrelation 0.7, 10% of a step) in 300 runs: in 5%."""
     wrong = 0
     for seed in range(300):
         noise = np.random.default_rng(seed).standard_normal((2, STEPS))
         for step in range(1, STEPS):
             noise[:, step] = 0.7 * noise[:, step - 1] + np.sqrt(1 - 0.7**2) * noise[:, step]
         wrong += bool(named(0.05 * (1.0 + 0.1 * noise)))
-    assert wrong <= 10
+    assert wrong <= 18
+
+
+def test_a_slow_rank_is_named_by_its_fast_steps_beside_neighbours_that_come_and_go() -> None:
+    """Disturbed in stretches by up to half a step, each rank in its own: in most steps neither is slower."""
+    generator = np.random.default_rng(8)
+    own = noisy(9, steps=40)
+    own[1] *= 1.2
+    for rank in range(2):
+        for at in generator.integers(0, 36, 5):
+            own[rank, at : at + 4] *= 1.5
+    (fault,) = named(own)
+    assert fault.rank == 1
 
 
 def test_three_steps_that_agree_are_enough_and_two_are_not() -> None:
