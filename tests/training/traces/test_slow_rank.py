@@ -120,7 +120,7 @@ def test_neighbours_that_come_and_go_are_rarely_taken_for_a_slow_rank() -> None:
 
 
 def test_a_slow_rank_is_named_by_its_fast_steps_beside_neighbours_that_come_and_go() -> None:
-    """Disturbed in stretches by up to half a step, each rank in its own: in most steps neither is slower."""
+    """Disturbed in stretches by half a step, each rank in its own: in most steps neither is slower."""
     generator = np.random.default_rng(8)
     own = noisy(9, steps=40)
     own[1] *= 1.2
