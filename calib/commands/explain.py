@@ -47,8 +47,8 @@ from calib.training.importers.execution_traces.reading import (
     read_execution_trace,
 )
 from calib.training.models.specs import spec
-from calib.training.traces.rank import RankTrace, read_rank
-from calib.training.traces.run import TracedRun, in_order, traced_run
+from calib.training.traces.rank import RankTrace
+from calib.training.traces.run import TracedRun, read_ranks, traced_run
 
 FAULTS = 1  # exit code
 
@@ -87,7 +87,7 @@ def command(
         show_sent(traces, parameters, as_json)
         return
     check_targets({"--plot": plot, "--timeline": timeline}, parameters, *traces)
-    ranks = in_order([read_rank(path) for path in given(traces)])
+    ranks = read_ranks(given(traces))
     run = traced_run(ranks)
     found: Explanation | None = None
     if model is not None:

@@ -16,8 +16,8 @@ from calib.microbench.importers.said import Flags
 from calib.microbench.importers.table import Block, Imported, TableVariant
 from calib.microbench.records.manifest import ImportedFile
 from calib.training.traces.joined import Joined, JoinedRanks, joined
-from calib.training.traces.rank import RankTrace, read_rank
-from calib.training.traces.run import in_order
+from calib.training.traces.rank import RankTrace
+from calib.training.traces.run import read_ranks
 
 TOOL = "torch.profiler"
 # what a backend is called here, and where its buffers are
@@ -35,7 +35,7 @@ def read_traces(paths: Sequence[Path], flags: Flags) -> list[tuple[ImportedFile,
 
     Raises FileError for traces of several runs, and where no collective says its size and its ranks.
     """
-    traces = in_order([read_rank(path) for path in paths])
+    traces = read_ranks(paths)
     ranks = joined(traces)
     notes = [*dict.fromkeys(note for trace in traces for note in trace.notes), *ranks.notes]
     blocks, left = _blocks(ranks, flags)

@@ -29,11 +29,6 @@ class ExplainedLine(Record):
     predicted: Estimate = Field(description="s")
     difference: Estimate = Field(description="s, measured - predicted")
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether the difference can be told from zero."""
-        return not self.difference.low <= 0 <= self.difference.high
-
 
 def lines_of(run: TracedRun, predicted: Projection) -> list[ExplainedLine]:
     """The lines of a run whose prediction has its terms; the last is the whole step.

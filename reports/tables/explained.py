@@ -47,17 +47,7 @@ def explained_tables(of: Explanation) -> list[Table]:
 def _waterfall(of: Explanation) -> Table:
     whole = of.lines[-1]
     most = max(abs(line.difference.value) for line in of.lines) or 1.0
-    rows = [
-        [
-            line.name,
-            ms(line.measured),
-            ms(line.predicted),
-            _signed(line.difference),
-            _bar(line, most),
-            WHAT[line.name],
-        ]
-        for line in of.lines
-    ]
+    rows = [[line.name, *_beside(line), _bar(line, most), WHAT[line.name]] for line in of.lines]
     share = signed_percent(whole.difference.value / whole.predicted.value)
     return Table(
         f"From the predicted step to the traced one: {share}",
@@ -66,6 +56,11 @@ def _waterfall(of: Explanation) -> Table:
         remarks=["the differences add up to that of the step; (~) cannot be told from 0"],
         least=(["what"], [""]),
     )
+
+
+def _beside(line: ExplainedLine) -> list[str]:
+    """As traced, as predicted, and the difference."""
+    return [ms(line.measured), ms(line.predicted), _signed(line.difference)]
 
 
 def _bar(line: ExplainedLine, most: float) -> str:
@@ -83,14 +78,7 @@ def _signed(of: Estimate) -> str:
 
 def _operators(of: Explanation) -> Table:
     rows = [
-        [
-            one.direction,
-            one.kind,
-            number(one.calls),
-            ms(one.line.measured),
-            ms(one.line.predicted),
-            _signed(one.line.difference),
-        ]
+        [one.direction, one.kind, number(one.calls), *_beside(one.line)]
         for one in of.operators[:MOST_OPERATORS]
     ]
     return Table(
@@ -109,9 +97,7 @@ def _collectives(of: Explanation) -> Table:
             bytes_words(one.nbytes),
             str(one.ranks),
             number(one.calls),
-            ms(one.line.measured),
-            ms(one.line.predicted),
-            _signed(one.line.difference),
+            *_beside(one.line),
         ]
         for one in of.collectives[:MOST_OPERATORS]
     ]

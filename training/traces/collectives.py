@@ -105,7 +105,7 @@ def collectives_of(trace: RankTrace) -> list[Collective]:
     if events.nccl:  # where the host runs ahead, a kernel is of the step that called it
         called = index_at(trace.host_windows, np.nan_to_num(issued, nan=-np.inf))
         steps = np.where(called >= 0, called, steps)
-    found_: list[Collective] = []
+    collectives: list[Collective] = []
     seen: defaultdict[tuple[Any, ...], int] = defaultdict(int)
     for at in np.argsort(np.where(np.isnan(issued), starts, issued), kind="stable").tolist():
         which, described, _ = found[at]
@@ -121,8 +121,8 @@ def collectives_of(trace: RankTrace) -> list[Collective]:
         )
         number = seen[known.key]
         seen[known.key] += 1
-        found_.append(replace(known, number=number))
-    return sorted(found_, key=lambda one: one.start_us)
+        collectives.append(replace(known, number=number))
+    return sorted(collectives, key=lambda one: one.start_us)
 
 
 Found = tuple[Described, list[Described], float]  # the one that is timed, descriptions, the call

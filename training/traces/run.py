@@ -94,9 +94,9 @@ class TracedRun(Record):
     notes: list[str]
 
 
-def read_run(paths: Sequence[Path]) -> TracedRun:
-    """The run whose ranks' traces are in `paths`. Raises FileError."""
-    return traced_run(in_order([read_rank(path) for path in paths]))
+def read_ranks(paths: Sequence[Path]) -> list[RankTrace]:
+    """The traces of a run's ranks, in their order. Raises FileError."""
+    return in_order([read_rank(path) for path in paths])
 
 
 def in_order(traces: Sequence[RankTrace], p: int | None = None) -> list[RankTrace]:

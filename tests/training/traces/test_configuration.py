@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from calib.training.traces.configuration import RunConfiguration
 from calib.training.traces.faults import Fault
-from calib.training.traces.run import TracedRun, read_run
+from calib.training.traces.run import TracedRun, read_ranks, traced_run
 
 STEPS = 3
 Loss = Callable[[], torch.Tensor]
@@ -32,7 +32,7 @@ def traced(
                 optimizer.step()
                 optimizer.zero_grad()
             profiler.step()
-    return read_run([path])
+    return traced_run(read_ranks([path]))
 
 
 def network(width: int = 32) -> nn.Sequential:
@@ -193,7 +193,7 @@ def test_a_trace_without_shapes(tmp_path: Path) -> None:
             sgd.step()
             sgd.zero_grad()
             profiler.step()
-    run = read_run([path])
+    run = traced_run(read_ranks([path]))
     found = run.configuration
     assert (found.batch_per_rank, found.dtype, found.gradient_items) == (None, "", None)
     assert (found.micro_batches, found.optimizer) == (1, "SGD")
@@ -221,7 +221,7 @@ def strategy(folder: Path, *called: tuple[str, str, int], **about: Any) -> RunCo
             lane.add("kernel", NCCL, launch + 9, launch + 12, 20, correlation=key, **said)
     path = folder / "t.json"
     lane.read(path, **({"distributedInfo": {"rank": 0, "world_size": 2}} | about))
-    return read_run([path]).configuration
+    return traced_run(read_ranks([path])).configuration
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_backward_that_an_update_interrupts_is_one_micro_batch(tmp_path: Path)
         lane.add("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", at, at + 100)
         lane.add("user_annotation", "Optimizer.step#SGD.step", at + 120, at + 150)
     lane.read(tmp_path / "t.json")
-    assert read_run([tmp_path / "t.json"]).configuration.micro_batches == 1
+    assert traced_run(read_ranks([tmp_path / "t.json"])).configuration.micro_batches == 1
 
 
 def test_buckets_and_what_is_exchanged(tmp_path: Path) -> None:

@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers.published import DATA, needs_data
 from tests.training.traces.made_traces import STEP_US, Clock, Lane, Planted, planted_run
 
 from calib.foundation.errors import FileError
 from calib.training.traces.collectives import collectives_of
 from calib.training.traces.rank import read_rank
-from calib.training.traces.run import TracedRun, in_order, read_run, traced_run
+from calib.training.traces.run import TracedRun, in_order, read_ranks, traced_run
 from calib.training.traces.split import PARTS
 
-REAL = Path(__file__).parents[4] / "shared" / "data" / "traces" / "ddp_2gpu_rank0.json.gz"
+REAL = DATA / "traces" / "ddp_2gpu_rank0.json.gz"
 US = 1e-6
 RESNET_50 = 25_557_032  # parameters of torchvision's
 
@@ -96,7 +97,7 @@ def test_intervals_are_of_steps(tmp_path: Path) -> None:
         lane.add("user_annotation", f"ProfilerStep#{number}", at, at + length)
     path = tmp_path / "t.json"
     lane.read(path)
-    run = read_run([path])
+    run = traced_run(read_ranks([path]))
     half = 4.302653e-3 / np.sqrt(3)
     assert run.step.numbers == pytest.approx((3e-3, 3e-3 - half, 3e-3 + half), rel=1e-6)
     assert run.hidden.value == 0 and run.collectives == [] and run.operators == []
@@ -121,17 +122,17 @@ def test_files_that_are_of_no_one_run(tmp_path: Path) -> None:
         (one_step(tmp_path, None), "is of None ranks|does not say its rank"),
     ):
         with pytest.raises(FileError, match=words) as error:
-            read_run([zero, other])
+            traced_run(read_ranks([zero, other]))
         assert "\n" not in str(error.value)
     with pytest.raises(FileError, match="does not say its rank"):
-        read_run([one_step(tmp_path, None), one_step(tmp_path, None, n=3)])
+        traced_run(read_ranks([one_step(tmp_path, None), one_step(tmp_path, None, n=3)]))
 
 
 def test_the_steps_that_all_traces_have(tmp_path: Path) -> None:
-    run = read_run([one_step(tmp_path, 1, n=5), one_step(tmp_path, 0, first=2, n=2)])
+    run = traced_run(read_ranks([one_step(tmp_path, 1, n=5), one_step(tmp_path, 0, first=2, n=2)]))
     assert [one.rank for one in run.ranks] == [0, 1]
     assert "3 steps of a trace are not in those of all ranks and are left out" in run.notes
-    alone = read_run([one_step(tmp_path, 0, n=1)])
+    alone = traced_run(read_ranks([one_step(tmp_path, 0, n=1)]))
     assert alone.step.low == alone.step.value == alone.step.high == pytest.approx(500 * US)
 
 
@@ -190,7 +191,7 @@ def gloo(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_a_real_run_over_gloo(gloo: list[Path]) -> None:
-    run = read_run(gloo)
+    run = traced_run(read_ranks(gloo))
     found = run.configuration
     items = 64 * 128 + 128 + 128 * 10 + 10
     assert (found.ranks, found.traced, found.backend, found.strategy) == (2, 2, "gloo", "data")
@@ -226,7 +227,7 @@ def test_a_real_run_over_gloo(gloo: list[Path]) -> None:
 # the real trace of ResNet-50 on two GPUs
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="shared/data is not here")
+@needs_data
 def test_a_real_trace_of_two_gpus() -> None:
     """Against the file's JSON, read plainly: 15 allreduces and 6 broadcasts in 3 steps."""
     events = [
@@ -259,7 +260,7 @@ def test_a_real_trace_of_two_gpus() -> None:
         assert one.members == (0, 1) and one.issued_us < one.start_us
     operations = [one.operation for one in found]
     assert (operations.count("allreduce"), operations.count("broadcast")) == (15, 6)
-    run = read_run([REAL])
+    run = traced_run(read_ranks([REAL]))
     assert run.configuration.exchanged_items == RESNET_50
     assert run.configuration.strategy == "data" and run.configuration.optimizer == "SGD"
     # overlap by brute force: each tenth of a microsecond of each NCCL kernel, computed upon or not
