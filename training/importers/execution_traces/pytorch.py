@@ -197,9 +197,9 @@ def _communication(
     if not operation or operation.startswith(NOT_SENT):
         return "label", None
     kind: NodeKind = "collective"
-    if operation.startswith(("send", "isend")):
+    if operation == "send":
         kind = "send"
-    elif operation.startswith(("recv", "irecv")):
+    elif operation == "receive":
         kind = "receive"
     nbytes = elements = None
     if given and given[0].value:

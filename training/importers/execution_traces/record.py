@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from calib.foundation.errors import FileError
 from calib.foundation.layers import Shape
+from calib.training.traces.collectives import operation_of
 from calib.training.traces.shapes import item_type
 
 # compute: an operator or a compute node; kernel: what a GPU runs for one; label: an annotation, a root
@@ -17,20 +18,6 @@ NodeKind = Literal[
 MOST_NODES = 2_000_000
 MOST_TENSORS = 4096  # of a node; as many elements of a list does PyTorch's observer write
 MOST_DEPENDENCIES = 20_000_000
-# as PyTorch and PARAM name them -> ours; other names stay
-OPERATIONS = {
-    "all_reduce": "allreduce",
-    "allreduce_coalesced": "allreduce",
-    "all_gather": "allgather",
-    "_allgather_base": "allgather",
-    "all_gather_into_tensor": "allgather",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reducescatter": "reduce_scatter",
-    "all_to_allv": "all_to_all",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-}
 
 
 class TraceTensor(NamedTuple):
@@ -97,8 +84,7 @@ class ExecutionTrace:
 
 def operation_named(name: str) -> str:
     """Our name of an operation, or the trace's in small letters."""
-    name = name.lower()
-    return OPERATIONS.get(name, name)
+    return operation_of(name) or name.lower()
 
 
 def dtype_named(name: str) -> str:
